@@ -1,0 +1,1 @@
+"""toki: a mitmproxy addon that steers requests to the llama-server slot that already holds their prefix."""

@@ -1,0 +1,276 @@
+"""The engine's vocabulary: what happened (events), what to do (commands), and the facts inside them.
+
+Every type here is a small frozen dataclass. Events carry their own time (`at`, seconds of a monotonic
+clock), so that the engine needs no clock and a log of events replays to the same decisions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import field
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from toki.engine.tokens import Tokens
+
+
+class Mode(StrEnum):
+    """What toki may do with a request (option `toki_mode`)."""
+
+    AUTO = "auto"  # steer where the shadow predicts a win
+    OBSERVE = "observe"  # predict and record, steer nothing
+    PIN = "pin"  # always the verified longest prefix, where that is safe
+    OFF = "off"  # pass everything; rows only
+
+
+class Action(StrEnum):
+    """What was done with a request (column `action`; CONTRACT names)."""
+
+    PASSED = "passed"
+    PINNED = "pinned"
+    SWAPPED = "swapped"
+    PRIMED = "primed"
+    FORKED = "forked"
+    WAITED = "waited"
+
+
+class Outcome(StrEnum):
+    """What the server's own reuse figure amounts to (column `outcome`)."""
+
+    HIT = "hit"
+    SOFT_HIT = "soft_hit"
+    MISS = "miss"
+    UNKNOWN = "unknown"
+
+
+class Kind(StrEnum):
+    """The server task that a request becomes; only COMPLETION touches the RAM prompt cache.
+
+    Source: llama.cpp b11434, server-context.cpp get_available_slot (`task.type == COMPLETION`).
+    """
+
+    COMPLETION = "completion"
+    INFILL = "infill"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What one request wants from the server, and whether it may be steered.
+
+    `tokens` is the exact prompt as the server will see it, or None with the reason in `unknown`.
+    `fixed` says in plain words why the request must leave as it came ("" where it may be steered).
+    """
+
+    endpoint: str
+    kind: Kind = Kind.COMPLETION
+    model: str = ""
+    stream: bool = False
+    tokens: Tokens | None = None
+    unknown: str = ""
+    fixed: str = ""
+    honours_slot: bool = True  # the endpoint passes `id_slot` on to the task
+    client_slot: int | None = None  # the client's own id_slot, as the server will read it
+    cache_prompt: bool = True
+    children: int = 0  # n > 1: further copies that take slots of their own
+    prompts: int = 1  # a list of prompts becomes that many tasks
+    max_tokens: int | None = None
+    lora: str = ""  # the adapter set, canonical; contents never match across sets
+    vector: npt.NDArray[np.float32] | None = field(default=None, compare=False)  # embedding of tokens, unit length
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The server's own figures for one answer; None where the answer does not say."""
+
+    prompt_tokens: int | None = None
+    reused: int | None = None
+    evaluated: int | None = None
+    reply_tokens: int | None = None
+    slot: int | None = None
+    prompt_ms: float | None = None  # the server's own prefill time
+    reply_text: str | None = None  # the raw sampled text where the answer shows it whole, else None
+    truncated: bool = False  # the context was shifted
+    finished: bool = True  # the answer came to its regular end
+
+
+@dataclass(frozen=True, slots=True)
+class SlotView:
+    """One slot as GET /slots shows it. `n_tokens` is what it holds now; `task` the last task's id (-1: never used)."""
+
+    id: int
+    busy: bool
+    n_tokens: int | None
+    task: int
+    n_ctx: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A predicted number of tokens: the likely value and the range it may lie in."""
+
+    low: int
+    likely: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One thing that could be done with a request, priced. `now` and `later` are milliseconds."""
+
+    action: Action
+    slot: int | None
+    reuse: Span
+    now: float
+    later: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do with one request, and why."""
+
+    action: Action
+    slot: int | None  # the slot it is expected on; None: unknown
+    id_slot: int | None  # what to splice in; None: leave as it came
+    predicted: Span | None  # reuse if this is done; None: not predictable
+    alone: Span | None  # reuse by a server that was never steered; None: not predictable
+    similarity: float | None
+    reason: str
+    options: tuple[Option, ...] = ()
+
+
+# --- events -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A prompt request is here and held: decide now. Answered by exactly one Send.
+
+    `slots` is a fresh look at the server's slots where one was taken beside the look-ups.
+    `ask.tokens` may still be missing where no decision can depend on it; then Read follows.
+    """
+
+    key: int
+    at: float
+    ask: Ask
+    slots: tuple[SlotView, ...] | None = None
+    looked_at: float | None = None  # when the look was sent
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The tokens of a request that was sent before they were known."""
+
+    key: int
+    at: float
+    ask: Ask
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """The first sign of life of the answer: its headers. For a stream that is the launch (llama-server 15.7)."""
+
+    key: int
+    at: float
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer is complete (last byte seen)."""
+
+    key: int
+    at: float
+    status: int
+    measured: Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The request ended without a complete answer: client left, or the connection broke.
+
+    `sent` tells whether it had reached the server; `measured` what the stream had shown until then.
+    """
+
+    key: int
+    at: float
+    sent: bool
+    measured: Measured = field(default_factory=Measured)
+
+
+@dataclass(frozen=True, slots=True)
+class Replied:
+    """The reply's text, tokenised anew: a guess at what follows the prompt in the slot. `ids`: int32, shape (n,)."""
+
+    key: int
+    at: float
+    ids: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """An answer of GET /slots. `asked_at`: when the question was sent."""
+
+    at: float
+    asked_at: float
+    slots: tuple[SlotView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """The server is new or other than before: all beliefs start over.
+
+    `slots` as /slots shows them; `n_ctx` = context per slot of /props; flags as far as known ("" = find out).
+    """
+
+    at: float
+    total_slots: int
+    n_ctx: int
+    build: str = ""
+    flags: str = ""
+
+
+Event = Arrived | Read | Began | Answered | Gone | Replied | Looked | Restarted
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Release the request `key` as `decision` says."""
+
+    key: int
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Ask the server for its slots and report Looked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the engine knows of an ended request, for its row. Rows are recorded in the order of these commands.
+
+    `parent` and `conversation` are keys of requests (a conversation is named by its first request).
+    `parent` is the recorded request with the longest exact common prefix, `shared` that length in tokens.
+    """
+
+    key: int
+    conversation: int
+    parent: int | None
+    shared: int
+    similarity: float | None
+    predicted: int | None
+    alone: int | None
+    outcome: Outcome
+    slot: int | None
+    action: Action
+    reason: str
+    measured: Measured
+
+
+Command = Send | Look | Record
