@@ -1,0 +1,1 @@
+"""The API shapes of llama-server that carry prompts, one module each."""
