@@ -1,0 +1,204 @@
+"""Writes the tiny test model: a random llama model that loads at once and prefills thousands of tokens per second.
+
+Tests of slots and caches need a real llama-server, but no sense in its answers. What they need is that
+
+* answers depend on tokens all over the prompt, so that another conversation's KV cache shows;
+* answers are plain text, never half a UTF-8 sequence (llama-server answers 500 to that);
+* an answer, tokenised anew, gives the very tokens that were sampled, so that a slot's contents are known.
+
+The last two hold by construction: one hidden dimension is constant and pushes down the logits of all tokens but the
+capitals A to Z, and no merge of the vocabulary contains a capital.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import sys
+from collections import Counter
+from pathlib import Path
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+
+WORDS = Path(__file__).with_name("tiny_words.txt")
+SEED = 7
+CONTEXT = 262_144  # tokens that the model claims to be trained for
+WIDTH = 64  # hidden dimensions
+HEAD = 16  # dimensions of the only attention head: 64 bytes of KV cache a token and layer
+FEED_FORWARD = 128
+LAYERS = 1
+SHARPNESS = 2.5  # of the attention: each answer token depends on a few tokens of the prompt
+PUSH = 60.0  # by how much the logits of all but A to Z are pushed down
+
+SPECIALS = ("<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>")
+CAPITALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+CHAT_TEMPLATE = """\
+{{- bos_token }}
+{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {{- '# Tools\\n\\nYou may call these functions:\\n<tools>' }}
+    {%- for tool in tools %}
+        {{- '\\n' + (tool | tojson) }}
+    {%- endfor %}
+    {{- '\\n</tools>\\n\\nTo call one, answer with its name and arguments as JSON:\\n' }}
+    {{- '<tool_call>\\n{"name": <name>, "arguments": <arguments>}\\n</tool_call><|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'tool' %}
+        {{- '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}
+    {%- else %}
+        {{- '<|im_start|>' + message.role + '\\n' }}
+        {%- if message.content %}
+            {{- message.content }}
+        {%- endif %}
+        {%- for call in message.tool_calls or [] %}
+            {{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+            {%- if call.function.arguments is string %}
+                {{- call.function.arguments }}
+            {%- else %}
+                {{- call.function.arguments | tojson }}
+            {%- endif %}
+            {{- '}\\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+
+
+def byte_symbols() -> list[str]:
+    """The printable stand-in of each of the 256 bytes, as GPT-2's byte-level BPE defines them."""
+    plain = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    stand_ins = itertools.count(256)
+    return [chr(byte) if byte in plain else chr(next(stand_ins)) for byte in range(256)]
+
+
+def learn_merges(words: list[str]) -> list[tuple[str, str]]:
+    """Byte-pair merges, most frequent pair first, until each of `words` (strings of byte symbols) is one token.
+
+    Earlier words weigh more. Ties go to the pair that sorts first, so equal words give equal merges.
+    """
+    weighted = [(list(word), 1 + 1000 // (place + 1)) for place, word in enumerate(words)]
+    merges: list[tuple[str, str]] = []
+    while True:
+        pairs: Counter[tuple[str, str]] = Counter()
+        for parts, weight in weighted:
+            for pair in itertools.pairwise(parts):
+                pairs[pair] += weight
+        if not pairs:
+            return merges
+        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        merges.append(best)
+        for parts, _ in weighted:
+            place = 0
+            while place < len(parts) - 1:
+                if (parts[place], parts[place + 1]) == best:
+                    parts[place : place + 2] = ["".join(best)]
+                place += 1
+        weighted = [(parts, weight) for parts, weight in weighted if len(parts) > 1]
+
+
+def vocabulary() -> tuple[list[str], list[tuple[str, str]]]:
+    """All tokens (bytes, merged, special) and the merges between them."""
+    symbols = byte_symbols()
+    space, newline = symbols[ord(" ")], symbols[ord("\n")]
+    words = list(dict.fromkeys(WORDS.read_text(encoding="ascii").split()))
+    if any(word != word.lower() for word in words):
+        raise ValueError(f"{WORDS}: a word with a capital would break the promise on answers tokenised anew")
+    # No runs of spaces: before a capital, pre-tokenising gives up the last space of a run.
+    merges = learn_merges([newline * 2, *(form for word in words for form in (space + word, word))])
+    tokens = [*symbols, *("".join(pair) for pair in merges)]
+    return [*dict.fromkeys(tokens), *SPECIALS], merges
+
+
+def weights(tokens: list[str]) -> dict[str, npt.NDArray[np.float32]]:
+    """Random weights; hidden dimension 0 is constant and only the output layer reads it."""
+    rng = np.random.default_rng(SEED)
+
+    def random(rows: int, columns: int, scale: float = 1.0) -> npt.NDArray[np.float32]:
+        return np.asarray(rng.standard_normal((rows, columns)) * (scale / np.sqrt(columns)), dtype=np.float32)
+
+    embedding = random(len(tokens), WIDTH, scale=np.sqrt(WIDTH))
+    embedding[:, 0] = np.sqrt(WIDTH)
+    output = random(len(tokens), WIDTH, scale=4.0)
+    output[:, 0] = -PUSH
+    output[[tokens.index(letter) for letter in CAPITALS], 0] = 0
+    tensors = {
+        "token_embd.weight": embedding,
+        "output_norm.weight": np.ones(WIDTH, np.float32),
+        "output.weight": output,
+    }
+    for layer in range(LAYERS):
+        attention_out = random(WIDTH, HEAD, scale=4.0)
+        feed_forward_out = random(WIDTH, FEED_FORWARD)
+        attention_out[0] = feed_forward_out[0] = 0
+        block = {
+            "attn_norm": np.ones(WIDTH, np.float32),
+            "attn_q": random(HEAD, WIDTH, scale=SHARPNESS),
+            "attn_k": random(HEAD, WIDTH, scale=SHARPNESS),
+            "attn_v": random(HEAD, WIDTH),
+            "attn_output": attention_out,
+            "ffn_norm": np.ones(WIDTH, np.float32),
+            "ffn_gate": random(FEED_FORWARD, WIDTH),
+            "ffn_up": random(FEED_FORWARD, WIDTH),
+            "ffn_down": feed_forward_out,
+        }
+        tensors |= {f"blk.{layer}.{name}.weight": tensor for name, tensor in block.items()}
+    return tensors
+
+
+def write(path: Path) -> None:
+    """Write the model to `path`; the same bytes each time."""
+    tokens, merges = vocabulary()
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("toki tiny test model")
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(FEED_FORWARD)
+    writer.add_head_count(1)
+    writer.add_head_count_kv(1)
+    writer.add_key_length(HEAD)
+    writer.add_value_length(HEAD)
+    writer.add_rope_dimension_count(HEAD)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(tokens)
+    writer.add_token_types(
+        [gguf.TokenType.CONTROL if token in SPECIALS else gguf.TokenType.NORMAL for token in tokens],
+    )
+    writer.add_token_merges([" ".join(pair) for pair in merges])
+    bos, _, end_of_turn, end_of_text = (tokens.index(token) for token in SPECIALS)
+    writer.add_bos_token_id(bos)
+    writer.add_eos_token_id(end_of_turn)
+    writer.add_pad_token_id(end_of_text)
+    writer.add_add_bos_token(True)
+    writer.add_chat_template(CHAT_TEMPLATE)
+    for name, tensor in weights(tokens).items():
+        writer.add_tensor(name, tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def fingerprint() -> str:
+    """Changes whenever the model may: part of the cached file's name."""
+    digest = hashlib.blake2b(digest_size=4)
+    for part in (Path(__file__), WORDS):
+        digest.update(part.read_bytes())
+    return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python scripts/tiny_model.py PATH.gguf")
+    write(Path(sys.argv[1]))
