@@ -6,7 +6,10 @@
 >>> request = play.send("the server's answer")   # ends with StopIteration
 """
 
+from traffic.agents import AGENTS
 from traffic.classic import CLASSIC
+from traffic.mixed import MIXED
+from traffic.people import PEOPLE
 from traffic.request import Request
 from traffic.request import chat
 from traffic.request import messages_api
@@ -22,10 +25,13 @@ from traffic.tokens import endless
 from traffic.tokens import fake_reply
 from traffic.tokens import ids
 
-SCENARIOS = {scenario.name: scenario for scenario in CLASSIC}
+SCENARIOS = {scenario.name: scenario for scenario in (*CLASSIC, *AGENTS, *PEOPLE, MIXED)}
 
 __all__ = [
+    "AGENTS",
     "CLASSIC",
+    "MIXED",
+    "PEOPLE",
     "SCENARIOS",
     "Request",
     "Run",

@@ -5,13 +5,14 @@ Sizes are in tokens of WordTokenizer; real vocabularies need a few percent more.
 
 from __future__ import annotations
 
+import math
 import random
 from functools import cache
 from pathlib import Path
 
 from traffic.request import Tool
 
-WORDS = Path(__file__).parent.with_name("tiny_words.txt")
+WORDS = Path(__file__).with_name("words.txt")  # a list of its own: a seed means the same text for good
 FOREIGN = (
     "привет мир память слово дерево река",
     "καλημέρα κόσμος λόγος θάλασσα",
@@ -24,8 +25,8 @@ FOREIGN = (
 
 @cache
 def words() -> tuple[str, ...]:
-    """The common words that the tiny model has a token for."""
-    return tuple(dict.fromkeys(WORDS.read_text(encoding="utf-8").split()))
+    """Common words: one token each, or nearly so, in any vocabulary, the tiny model's included."""
+    return tuple(WORDS.read_text(encoding="utf-8").split())
 
 
 class Writer:
@@ -48,6 +49,12 @@ class Writer:
             sentences.append(" ".join(self.random.choices(words(), k=length - 1)) + ".")
             left -= length
         return " ".join(sentences).strip()
+
+    def varied(self, low: int, high: int) -> str:
+        """Prose of `low` to `high` tokens before scaling, short ones as likely as long ones, some of it not English."""
+        size = round(math.exp(self.random.uniform(math.log(low), math.log(high))))
+        text = self.prose(size, size)
+        return f"{text} {self.random.choice(FOREIGN)}" if self.random.random() < 0.15 else text
 
     def phrase(self, count: int) -> str:
         """`count` words, never scaled."""
