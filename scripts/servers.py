@@ -194,7 +194,7 @@ def start(
         )
     server = LlamaServer(process, f"http://{HOST}:{port}{flags.api_prefix or ''}", build, log)
     try:
-        _wait_until_ready(server, time.monotonic() + timeout)
+        _wait_until_ready(server, flags.api_key, time.monotonic() + timeout)
     except BaseException:
         server.kill()
         raise
@@ -214,9 +214,11 @@ def _command(model: Path, flags: Flags, build: Build, port: int) -> tuple[list[s
     raise ValueError(f"build {build!r}: must be one of {', '.join(BUILDS)}")
 
 
-def _wait_until_ready(server: LlamaServer, deadline: float) -> None:
+def _wait_until_ready(server: LlamaServer, api_key: str | None, deadline: float) -> None:
     with requests.Session() as session:
         session.trust_env = False
+        if api_key is not None:  # /health is public, but not below an API prefix
+            session.headers["X-Api-Key"] = api_key.split(",")[0]
         while server.running:
             try:
                 if session.get(f"{server.url}/health", timeout=1).status_code == 200:
