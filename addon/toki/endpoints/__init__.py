@@ -1,1 +1,30 @@
-"""The API shapes of llama-server that carry prompts, one module each."""
+"""The API shapes of llama-server that carry prompts, one module each; `match` finds the one that a request speaks."""
+
+from __future__ import annotations
+
+from toki.endpoints.chat import ChatCompletion
+from toki.endpoints.completion import Completion
+from toki.endpoints.completion import TextCompletion
+from toki.endpoints.infill import Infill
+from toki.endpoints.question import Endpoint
+
+# Longest first: a shorter route can be the end of a longer one.
+ENDPOINTS: tuple[Endpoint, ...] = (
+    ChatCompletion("/v1/chat/completions"),
+    ChatCompletion("/chat/completions"),
+    TextCompletion("/v1/completions"),
+    Completion("/completions"),
+    Completion("/completion"),
+    Infill("/infill"),
+)
+
+
+def match(method: str, path: str) -> Endpoint | None:
+    """The prompt endpoint that `method` and `path` address; None for everything else.
+
+    `path` may carry a query and, in front of the route, a prefix of the server (--api-prefix) or of a proxy.
+    """
+    if method != "POST":
+        return None
+    route = path.partition("?")[0]
+    return next((endpoint for endpoint in ENDPOINTS if route.endswith(endpoint.name)), None)

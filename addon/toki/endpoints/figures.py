@@ -45,27 +45,40 @@ def part(value: object, key: str) -> Mapping[str, Any]:
     return {}
 
 
+def choice(chunk: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The first of the OpenAI form's `choices`; empty where there is none."""
+    choices = chunk.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], Mapping):
+        return choices[0]
+    return {}
+
+
 class Reply:
-    """The concatenated reply text: None once it cannot be the whole raw text, or passes 4 Mi characters."""
+    """The reply's text as far as seen: None where none was shown, it cannot be whole, or it passes MAX_REPLY."""
 
     def __init__(self) -> None:
-        self._parts: list[str] | None = []
+        self._parts: list[str] = []
         self._size = 0
+        self._whole = True
 
-    def add(self, text: str) -> None:
+    def add(self, text: object) -> None:
+        """The next piece; what is no text is passed over."""
+        if not isinstance(text, str):
+            return
         self._size += len(text)
         if self._size > MAX_REPLY:
             self.spoil()
-        elif self._parts is not None:
+        elif self._whole:
             self._parts.append(text)
 
     def spoil(self) -> None:
-        """What the answer shows is not all that was sampled (tool calls, reasoning, several choices)."""
-        self._parts = None
+        """What the answer shows is not all that was sampled (tool calls, reasoning, a stop word, several choices)."""
+        self._whole = False
+        self._parts.clear()
 
     @property
     def text(self) -> str | None:
-        return None if self._parts is None else "".join(self._parts)
+        return "".join(self._parts) if self._parts else None
 
 
 @dataclass(slots=True)
@@ -79,6 +92,7 @@ class Figures:
     slot: int | None = None
     prompt_ms: float | None = None
     truncated: bool = False
+    several: bool = False  # the answer has several results; no figure covers them all
 
     def note(
         self,
@@ -99,32 +113,72 @@ class Figures:
         told = milliseconds(prompt_ms)
         self.prompt_ms = self.prompt_ms if told is None else told
 
+    def progress(self, chunk: Mapping[str, Any]) -> None:
+        """`prompt_progress`, sent before the first token where the client set return_progress."""
+        found = part(chunk, "prompt_progress")
+        self.note(prompt_tokens=found.get("total"), reused=found.get("cache"))
+
     def timings(self, chunk: Mapping[str, Any]) -> None:
-        """The `timings` object of `chunk`, where it has one: cache_n, prompt_n, predicted_n, prompt_ms."""
+        """The `timings` of `chunk`: cache_n, prompt_n, predicted_n, prompt_ms.
+
+        `response_fields` can move single ones to the root of a /completion answer, as "timings/cache_n".
+        """
         found = part(chunk, "timings")
         self.note(
-            reused=found.get("cache_n"),
-            evaluated=found.get("prompt_n"),
-            reply_tokens=found.get("predicted_n"),
-            prompt_ms=found.get("prompt_ms"),
+            reused=found.get("cache_n", chunk.get("timings/cache_n")),
+            evaluated=found.get("prompt_n", chunk.get("timings/prompt_n")),
+            reply_tokens=found.get("predicted_n", chunk.get("timings/predicted_n")),
+            prompt_ms=found.get("prompt_ms", chunk.get("timings/prompt_ms")),
         )
 
+    def usage(self, chunk: Mapping[str, Any]) -> None:
+        """The `usage` of `chunk` in the form of the OpenAI completions."""
+        found = part(chunk, "usage")
+        self.note(
+            prompt_tokens=found.get("prompt_tokens"),
+            reply_tokens=found.get("completion_tokens"),
+            reused=part(found, "prompt_tokens_details").get("cached_tokens"),
+        )
+
+    def result(self, result: Mapping[str, Any]) -> None:
+        """The server's own result object: an answer of /completion, or `__verbose` elsewhere."""
+        self.note(
+            prompt_tokens=result.get("tokens_evaluated"),
+            reply_tokens=result.get("tokens_predicted"),
+            slot=result.get("id_slot"),
+        )
+        self.truncated |= result.get("truncated") is True
+
+    def openai(self, chunk: Mapping[str, Any]) -> None:
+        """All figures of an answer, or of one chunk of it, in the form of the OpenAI completions."""
+        choices = chunk.get("choices")
+        self.several |= (isinstance(choices, list) and len(choices) > 1) or choice(chunk).get("index", 0) != 0
+        self.progress(chunk)
+        self.usage(chunk)
+        self.timings(chunk)
+        self.result(part(chunk, "__verbose"))
+
     def measured(self, finished: bool, reply_text: str | None = None) -> Measured:
-        """All figures, each missing one filled in where two others give it; contradictions are dropped."""
+        """All figures, each missing one filled in where two others give it; contradictions are dropped.
+
+        Of an answer that did not finish, the figures are those so far: they need not add up, and nothing is filled in.
+        """
+        if self.several:
+            return Measured(finished=finished)
         prompt, reused, evaluated = self.prompt_tokens, self.reused, self.evaluated
-        if prompt is None and reused is not None and evaluated is not None:
+        if prompt is None and finished and reused is not None and evaluated is not None:
             prompt = count(reused + evaluated)
         if prompt is not None:
-            if reused is not None and reused > prompt:
-                reused = None
-            if evaluated is not None and evaluated > prompt:
-                evaluated = None
-            if reused is not None and evaluated is not None and reused + evaluated != prompt:
-                reused = evaluated = None
-            elif reused is not None and evaluated is None:
-                evaluated = prompt - reused
-            elif evaluated is not None and reused is None:
-                reused = prompt - evaluated
+            reused = None if reused is not None and reused > prompt else reused
+            evaluated = None if evaluated is not None and evaluated > prompt else evaluated
+        if prompt is not None and finished:
+            match reused, evaluated:
+                case int(), int() if reused + evaluated != prompt:
+                    reused = evaluated = None
+                case int(), None:
+                    evaluated = prompt - reused
+                case None, int():
+                    reused = prompt - evaluated
         return Measured(
             prompt_tokens=prompt,
             reused=reused,
