@@ -1,0 +1,111 @@
+"""A server on loopback that answers as a test says: for faults and timing that no real llama-server can be made to show.
+
+Where the real server can stand, tests/live uses it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from http.server import ThreadingHTTPServer
+from typing import Any
+
+Answer = tuple[int, Any]  # status and JSON
+
+
+class Scripted:
+    """The routes of a small llama-server. Set `answers[path]` to change one; clear `gates[path]` to make it wait."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, dict[str, str]]] = []  # path and headers, in order
+        self.tasks = [-1, -1, -1, -1]
+        self.gates: dict[str, threading.Event] = {}
+        self.answers: dict[str, Callable[[Any], Answer]] = {
+            "/props": lambda _: (200, self.props),
+            "/slots": lambda _: (200, [_slot(number, task) for number, task in enumerate(self.tasks)]),
+            "/tokenize": lambda body: (200, {"tokens": _tokens(body["content"])}),
+            "/apply-template": lambda body: (200, {"prompt": "".join(m["content"] for m in body["messages"])}),
+        }
+        self.props: dict[str, Any] = {
+            "total_slots": 4,
+            "default_generation_settings": {"n_ctx": 4096},
+            "build_info": "b1-test",
+            "model_path": "/models/test.gguf",
+        }
+        self.url = ""
+
+    def count(self, path: str) -> int:
+        """How often `path` was asked for."""
+        return sum(called == path for called, _ in self.calls)
+
+    def block(self, path: str) -> threading.Event:
+        """Let `path` wait until the event that is returned is set."""
+        return self.gates.setdefault(path, threading.Event())
+
+
+@contextmanager
+def scripted() -> Iterator[Scripted]:
+    """A running server; its end opens all gates."""
+    script = Scripted()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._answer(None)
+
+        def do_POST(self) -> None:
+            self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+        def _answer(self, body: Any) -> None:
+            path = self.path.partition("?")[0]
+            script.calls.append((path, dict(self.headers)))
+            if path in script.gates:
+                script.gates[path].wait(30)
+            status, answer = script.answers[path](body) if path in script.answers else (404, {"error": path})
+            content = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            pass  # a client that gave up
+
+    server = Server(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    script.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield script
+    finally:
+        for gate in script.gates.values():
+            gate.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _slot(number: int, task: int) -> dict[str, Any]:
+    slot: dict[str, Any] = {"id": number, "n_ctx": 4096, "is_processing": False}
+    if task >= 0:
+        slot |= {"id_task": task, "n_prompt_tokens": 7}
+    return slot
+
+
+def _tokens(content: Any) -> list[int]:
+    """One token per character, so that a test can tell a text by its tokens."""
+    if isinstance(content, str):
+        return [ord(character) for character in content]
+    return [token for part in content for token in (_tokens(part) if isinstance(part, str) else [part])]
