@@ -1,0 +1,196 @@
+"""mitmproxy's hooks, and nothing that could be tested without mitmproxy: match, hand over, release, tap.
+
+A flow is toki's where it posts to a prompt endpoint of a llama-server that toki looks after. All others stream
+through unbuffered in both directions, with a bounded copy for mitmproxy's own views.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from mitmproxy import ctx
+from mitmproxy.addonmanager import Loader
+from mitmproxy.connection import Client
+from mitmproxy.exceptions import OptionsError
+from mitmproxy.http import HTTPFlow
+from mitmproxy.http import Message
+from mitmproxy.net.http.url import hostport
+from mitmproxy.proxy.mode_specs import ReverseMode
+
+from toki import endpoints
+from toki.complaints import Complaints
+from toki.defaults import raise_defaults
+from toki.defaults import reverse_upstreams
+from toki.endpoints.question import Endpoint
+from toki.exchange import Exchange
+from toki.server import Auth
+from toki.server import LlamaServerBackend
+from toki.settings import Settings
+from toki.settings import add_options
+from toki.settings import from_options
+from toki.store import Store
+from toki.tap import Tap
+from toki.targets import Target
+from toki.targets import Targets
+from toki.upstream import Upstream
+
+THREADS = 8  # look-ups at once; never mitmproxy's own executor, which resolves its host names
+
+logger = logging.getLogger(__name__)
+
+
+class Toki:
+    """The addon. All hooks are synchronous but `request`, which holds only its own flow."""
+
+    def __init__(self) -> None:
+        self._complaints = Complaints(logger)
+        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="toki")
+        self._keys = itertools.count(1)
+        self._settings: Settings | None = None
+        self._targets = Targets(())
+        self._store: Store | None = None
+        self._upstreams: dict[Target, Upstream] = {}
+        self._former: list[Upstream] = []  # of earlier settings: their requests end as they began
+        self._exchanges: dict[str, Exchange] = {}  # by flow id, from request to response or error
+        self._put_back: Callable[[], None] = lambda: None
+        self._raised_host = False
+
+    # --- life ---
+
+    def load(self, loader: Loader) -> None:
+        add_options(loader)
+        before = ctx.options.keep_host_header
+        self._put_back = raise_defaults(ctx.options)
+        self._raised_host = ctx.options.keep_host_header and not before
+
+    def configure(self, updated: set[str]) -> None:
+        if self._settings is not None and not any(name.startswith("toki_") or name == "mode" for name in updated):
+            return
+        try:
+            settings = from_options(ctx.options)
+            targets = Targets(settings.servers or reverse_upstreams(ctx.options.mode))
+        except ValueError as error:
+            raise OptionsError(f"toki: {error}") from error  # type: ignore[no-untyped-call]
+        self._former += self._upstreams.values()
+        self._upstreams = {}
+        old, self._settings, self._targets = self._settings, settings, targets
+        if self._store is None or old is None or (old.db, old.keep_days) != (settings.db, settings.keep_days):
+            if self._store is not None:
+                self._store.close()
+            self._store = Store(settings.db, settings.keep_days)
+
+    def running(self) -> None:
+        if not self._targets or self._settings is None:
+            logger.warning("toki: no llama-server to look after: use --mode reverse:URL or --set toki_server=URL")
+            return
+        names = ", ".join(target.url for target in self._targets)
+        logger.info(f"toki: starts afresh before {names}, mode {self._settings.mode}, rows in {self._settings.db}")
+
+    def done(self) -> None:
+        for exchange in self._exchanges.values():
+            exchange.close()
+        for upstream in [*self._former, *self._upstreams.values()]:
+            upstream.close()
+        self._exchanges.clear()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        if self._store is not None:
+            self._store.close()
+        self._complaints.sum_up()
+        self._put_back()
+        logger.info("toki: stopped; what it knew of slots is forgotten")
+
+    # --- flows ---
+
+    def requestheaders(self, flow: HTTPFlow) -> None:
+        if flow.is_replay or not flow.live or flow.response or flow.error:
+            return
+        spec = flow.client_conn.proxy_mode
+        if self._raised_host and isinstance(spec, ReverseMode):
+            # What mitmproxy does by itself unless keep_host_header is set.
+            flow.request.host_header = hostport(flow.request.scheme, *spec.address)
+        # A user's stream_large_bodies must not let a prompt through unread.
+        flow.request.stream = False if self._match(flow) else Tap()
+
+    async def request(self, flow: HTTPFlow) -> None:
+        if isinstance(flow.request.stream, Tap):
+            _show(flow.request)
+            return
+        match = self._match(flow)
+        if match is None or flow.request.raw_content is None:
+            return
+        target, endpoint = match
+        exchange = Exchange(
+            key=next(self._keys),
+            endpoint=endpoint,
+            content=flow.request.raw_content,
+            coding=flow.request.headers.get("content-encoding", ""),
+            auth=Auth(flow.request.headers.get("authorization"), flow.request.headers.get("x-api-key")),
+            upstream=self._upstream(target),
+            client=flow.client_conn.id,
+        )
+        self._exchanges[flow.id] = exchange
+        body = await exchange.hold()
+        if body is not None:
+            flow.request.content = body
+
+    def client_disconnected(self, client: Client) -> None:
+        for exchange in self._exchanges.values():
+            if exchange.client == client.id:
+                exchange.leave()
+
+    def responseheaders(self, flow: HTTPFlow) -> None:
+        assert flow.response
+        if flow.is_replay or flow.response.raw_content is not None:  # made by another addon, not by the server
+            return
+        exchange = self._exchanges.get(flow.id)
+        if exchange is None:
+            flow.response.stream = flow.response.stream or Tap()
+            return
+        headers = flow.response.headers
+        exchange.began(flow.response.status_code, headers.get("content-type", ""), headers.get("content-encoding", ""))
+        flow.response.stream = Tap(exchange.heard)
+
+    def response(self, flow: HTTPFlow) -> None:
+        assert flow.response
+        _show(flow.response)
+        exchange = self._exchanges.pop(flow.id, None)
+        if exchange is not None:
+            exchange.ended()
+
+    def error(self, flow: HTTPFlow) -> None:
+        if flow.response is not None:
+            _show(flow.response)
+        exchange = self._exchanges.pop(flow.id, None)
+        if exchange is not None:
+            sent = flow.server_conn.timestamp_tcp_setup is not None
+            exchange.broke(sent=sent, client_left=not flow.client_conn.connected)
+
+    def _match(self, flow: HTTPFlow) -> tuple[Target, Endpoint] | None:
+        """The server and the endpoint of a flow that is toki's."""
+        request = flow.request
+        if request.method != "POST" or flow.is_replay or not flow.live or flow.response or flow.error:
+            return None
+        target = self._targets.find(request.host, request.port, request.path)
+        if target is None:
+            return None
+        endpoint = endpoints.match(request.method, request.path)
+        return None if endpoint is None else (target, endpoint)
+
+    def _upstream(self, target: Target) -> Upstream:
+        if target not in self._upstreams:
+            assert self._settings is not None
+            assert self._store is not None
+            backend = LlamaServerBackend(target.url, self._settings.embed_url)
+            self._upstreams[target] = Upstream(
+                backend, self._settings, self._store.put, self._executor, self._complaints
+            )
+        return self._upstreams[target]
+
+
+def _show(message: Message) -> None:
+    """Give mitmproxy's views the body that streamed by; it is not sent again."""
+    if isinstance(message.stream, Tap) and message.raw_content is None:
+        message.data.content = message.stream.content

@@ -1,0 +1,362 @@
+"""One request's life: read it, wait for its release, watch its answer, settle.
+
+A request is held only where a decision can depend on what is read. The look-ups run in toki's own threads, beside
+one look at the slots, and have a deadline; past it, or on any error, the request leaves as it came and whatever is
+learnt later still reaches the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from toki import splice
+from toki.answer import AnswerReader
+from toki.endpoints.question import Endpoint
+from toki.endpoints.question import Ids
+from toki.endpoints.question import Question
+from toki.endpoints.question import Unreadable
+from toki.engine.embedding import embed_prefix
+from toki.engine.events import Answered
+from toki.engine.events import Arrived
+from toki.engine.events import Ask
+from toki.engine.events import Began
+from toki.engine.events import Gone
+from toki.engine.events import Looked
+from toki.engine.events import Measured
+from toki.engine.events import Read
+from toki.engine.events import Record
+from toki.engine.events import Replied
+from toki.prompt import PromptReader
+from toki.prompt import UnreadablePrompt
+from toki.server import Auth
+from toki.server import ServerError
+from toki.store import Row
+from toki.upstream import Upstream
+
+logger = logging.getLogger(__name__)
+
+BYTES_PER_MS = 2048  # the deadline grows by a millisecond for so many bytes of body
+PATIENCE = 5.0  # seconds for look-ups that nobody waits for
+AFTERMATH = 0.5  # seconds that an ended request waits for its own late look-ups, so that its row is there in time
+
+
+def budget(deadline_ms: int, size: int) -> float:
+    """Seconds that a request with a body of `size` bytes may be held: 1 MiB adds about half a second."""
+    return (deadline_ms + size / BYTES_PER_MS) / 1000
+
+
+class Exchange:
+    """A request to a prompt endpoint and its answer. Lives on the event loop.
+
+    `content` is the body as it came, with its Content-Encoding in `coding`; `client` names the connection.
+    """
+
+    def __init__(
+        self,
+        key: int,
+        endpoint: Endpoint,
+        content: bytes,
+        coding: str,
+        auth: Auth,
+        upstream: Upstream,
+        client: str = "",
+    ) -> None:
+        self.key = key
+        self.client = client
+        self.content = content
+        self._endpoint = endpoint
+        self._coding = coding
+        self._auth = auth
+        self._upstream = upstream
+        self._at = time.time()
+        self._arrived = time.monotonic()
+        self._released: float | None = None
+        self._first_byte: float | None = None
+        self._over: float | None = None
+        self._status: int | None = None
+        self._reader: AnswerReader | None = None
+        self._body: Mapping[str, Any] | None = None
+        self._ask = Ask(endpoint.name, unknown="not read yet")
+        self._looked: Looked | None = None
+        self._go = asyncio.Event()  # nothing that is still being read can change the decision
+        self._left = False
+        self._study: asyncio.Task[None] | None = None
+        self._last: Answered | Gone | None = None  # how it ended, until the engine was told
+        self._told = self._ask  # what the engine knew at its decision
+        self._loop = asyncio.get_running_loop()
+
+    # --- until it is released ---
+
+    async def hold(self) -> bytes | None:
+        """Wait until the request may go; the body to send in place of the client's, or None: as it came.
+
+        Raises nothing but what ends the task that waits here.
+        """
+        upstream = self._upstream
+        held = upstream.holds
+        self._study = upstream.background(self._read())
+        if held:
+            try:
+                async with asyncio.timeout(budget(upstream.settings.deadline_ms, len(self.content))):
+                    await self._go.wait()
+            except TimeoutError:
+                self._complain(
+                    "deadline", "look-ups took longer than toki_deadline_ms allows, a request passes as it came"
+                )
+        try:
+            return self._release()
+        except Exception as error:
+            self._fault("releasing a request", error)
+            return None
+
+    def leave(self) -> None:
+        """The client went away while its request was held: give up, nothing is to be sent."""
+        self._left = True
+        self._go.set()
+
+    def _release(self) -> bytes | None:
+        upstream = self._upstream
+        ask = self._ask
+        if self._left:
+            ask = replace(ask, fixed="the client left while its request was held")
+        elif upstream.looks_up and not upstream.watch.known:
+            ask = replace(ask, fixed=ask.fixed or "the server is not known yet")
+        self._told = self._ask
+        now = self._released = time.monotonic()
+        if upstream.looks_up:
+            upstream.watch.arrived(self._auth)
+        arrived = Arrived(self.key, now, ask)
+        if self._looked is not None:
+            arrived = replace(arrived, slots=self._looked.slots, looked_at=self._looked.asked_at)
+        decision = upstream.decide(self, arrived)
+        body, self._body = self._body, None
+        if self._left and self._study is not None:
+            self._study.cancel()
+        if decision.id_slot is None or body is None or self._left:
+            return None
+        return splice.steer(self.content, body, decision.id_slot)
+
+    async def _read(self) -> None:
+        """Each look-up of this request in its order; what one brings stands in `_ask` at once."""
+        try:
+            await self._look_up()
+        except (splice.Unsteerable, UnreadablePrompt) as error:
+            fixed = str(error) if isinstance(error, splice.Unsteerable) else self._ask.fixed
+            self._ask = replace(self._ask, fixed=fixed, unknown=str(error))
+        except (ServerError, TimeoutError) as error:
+            self._complain(f"look-up: {error}", f"a look-up failed, so a request passes as it came: {error}")
+            self._ask = replace(self._ask, unknown=f"a look-up failed: {error}")
+        except Exception as error:
+            self._fault("reading a request", error)
+            self._ask = replace(self._ask, unknown="a fault inside toki")
+        finally:
+            self._go.set()
+        if self._released is not None and self._ask is not self._told and self._upstream.looks_up:
+            self._upstream.tell(Read(self.key, time.monotonic(), self._ask))
+
+    async def _look_up(self) -> None:
+        upstream = self._upstream
+        body, question = await upstream.submit(_question, self.content, self._coding, self._endpoint)
+        if self._released is None:
+            self._body = body
+            self._upstream = upstream = upstream.serving(question.model)
+        self._ask = _ask(question)
+        if not upstream.looks_up:
+            return
+        if question.fixed or not question.honours_slot or not upstream.holds:
+            self._go.set()
+        if isinstance(question.prompt, Unreadable):
+            raise UnreadablePrompt(question.prompt.why)
+        if not self._go.is_set():
+            upstream.background(self._look())
+        self._ask = await upstream.submit(self._with_tokens, self._ask, question, upstream.prompts)
+
+    def _with_tokens(self, ask: Ask, question: Question, prompts: PromptReader) -> Ask:
+        """In a worker thread: the prompt's tokens and its embedding."""
+        deadline = time.monotonic() + PATIENCE
+        if not self._upstream.settings.embed_url or isinstance(question.prompt, Ids):
+            tokens = prompts.read(question, self.content, self._auth, deadline)
+            return replace(ask, tokens=tokens, vector=embed_prefix(tokens), unknown="")
+        text = prompts.text(question, self.content, self._auth, deadline)
+        tokens = prompts.tokens(text, question.model, self._auth, deadline)
+        ask = replace(ask, tokens=tokens, unknown="")
+        try:
+            # The embedding server is not the one that the client's credentials are for.
+            vector = self._upstream.backend.embed(text, Auth(), deadline - time.monotonic())
+        except ServerError as error:
+            trouble = f"the embedding server failed, prefixes are embedded instead: {error}"
+            self._loop.call_soon_threadsafe(self._complain, f"embedding: {error}", trouble)
+            return replace(ask, vector=embed_prefix(tokens))
+        return replace(ask, vector=vector, semantic=True)
+
+    async def _look(self) -> None:
+        """One look at the slots beside the look-ups; it counts for the decision if it is there in time."""
+        looked = await self._upstream.watch.look()
+        if looked is None:
+            return
+        if self._released is None:
+            self._looked = looked
+        else:
+            self._upstream.tell(looked)
+
+    # --- the answer ---
+
+    def began(self, status: int, content_type: str, content_encoding: str) -> None:
+        """The answer's headers are here."""
+        self._status = status
+        if status == 200:
+            self._reader = AnswerReader(self._endpoint.meter(), content_type, content_encoding)
+        self._upstream.tell(Began(self.key, time.monotonic(), status))
+
+    def heard(self, data: bytes) -> None:
+        """The answer's next bytes pass by. Never raises."""
+        if self._first_byte is None:
+            self._first_byte = time.monotonic()
+        if self._reader is not None:
+            try:
+                self._reader.feed(data)
+            except Exception as error:
+                self._reader = None
+                self._fault("reading an answer", error)
+
+    def ended(self) -> None:
+        """The answer is complete."""
+        if self._over is not None or self._status is None:
+            return
+        if self._reader is not None:
+            self._reader.finish()
+        now = time.monotonic()
+        self._end(Answered(self.key, now, self._status, self._measured(finished=True)), now)
+        if self._status >= 500:
+            # llama-server says 503 while it loads its model, so it has just been started
+            self._upstream.watch.doubt(certain=self._status == 503)
+
+    def broke(self, *, sent: bool, client_left: bool) -> None:
+        """There will be no complete answer. `sent`: the request had reached the server."""
+        if self._over is not None:
+            return
+        sent = sent and self._released is not None
+        now = time.monotonic()
+        in_prefill = sent and client_left and self._first_byte is None
+        self._end(Gone(self.key, now, sent, self._measured(finished=False)), now, gone_in_prefill=in_prefill)
+        if not client_left:
+            self._upstream.watch.doubt(certain=not sent)
+
+    def close(self) -> None:
+        """toki stops: the row is written with what is known now, and nothing is waited for any longer."""
+        if self._released is None:
+            self.leave()
+            return
+        self.broke(sent=True, client_left=True)
+        self._conclude()
+
+    def row(self, record: Record) -> Row:
+        """The row of this request; call it once it is over."""
+        ask, measured = self._ask, record.measured
+        released = self._released or time.monotonic()
+        over = self._over or time.monotonic()
+        prompt_tokens = measured.prompt_tokens
+        if prompt_tokens is None and ask.tokens is not None:
+            prompt_tokens = len(ask.tokens)
+        return Row(
+            key=self.key,
+            at=self._at,
+            conversation=record.conversation,
+            endpoint=self._endpoint.name,
+            model=ask.model,
+            status=self._status,
+            stream=ask.stream,
+            prompt_tokens=prompt_tokens,
+            reply_tokens=measured.reply_tokens,
+            parent=record.parent,
+            shared=record.shared,
+            similarity=record.similarity,
+            predicted=record.predicted,
+            alone=record.alone,
+            reused=measured.reused,
+            evaluated=measured.evaluated,
+            outcome=record.outcome,
+            slot=record.slot,
+            action=record.action,
+            reason=record.reason,
+            first_byte_ms=None if self._first_byte is None else 1000 * (self._first_byte - self._arrived),
+            added_ms=1000 * (released - self._arrived),
+            total_ms=1000 * (over - self._arrived),
+        )
+
+    def _measured(self, *, finished: bool) -> Measured:
+        if self._reader is None:
+            return Measured(finished=finished)
+        return self._reader.measured(finished)
+
+    def _end(self, event: Answered | Gone, now: float, *, gone_in_prefill: bool = False) -> None:
+        self._over = now
+        self._last = event
+        if self._released is not None and self._upstream.looks_up:
+            accepted = self._status is not None and self._status not in (401, 403)
+            self._upstream.watch.ended(self._auth, accepted=accepted, gone_in_prefill=gone_in_prefill)
+        if self._study is None or self._study.done():
+            self._conclude()
+        else:
+            # The engine should know the prompt before it hears of its end, but a row is not kept waiting for long.
+            self._loop.call_later(AFTERMATH, self._study.cancel)
+            self._study.add_done_callback(lambda _: self._conclude())
+
+    def _conclude(self) -> None:
+        """Tell the engine how it ended, once."""
+        event, self._last = self._last, None
+        if event is None:
+            return
+        self._upstream.tell(event)
+        text = event.measured.reply_text
+        if text and isinstance(event, Answered) and self._upstream.looks_up and self._upstream.watch.known:
+            self._upstream.background(self._tell_reply(text))
+
+    async def _tell_reply(self, text: str) -> None:
+        """The reply's tokens, as the next request of this conversation is likely to hold them."""
+        upstream = self._upstream
+        try:
+            ids = await upstream.submit(
+                upstream.backend.tokenize, text, self._auth, PATIENCE, add_special=False, model=self._ask.model
+            )
+        except ServerError as error:
+            self._complain(f"reply: {error}", f"a reply can't be tokenised: {error}")
+        else:
+            upstream.tell(Replied(self.key, time.monotonic(), ids))
+
+    # --- troubles ---
+
+    def _complain(self, kind: str, text: str) -> None:
+        self._upstream.complaints.tell(kind, text)
+
+    def _fault(self, where: str, error: Exception) -> None:
+        logger.debug(where, exc_info=error)
+        self._complain(f"{where}: {type(error).__name__}", f"a fault in {where}, which passes untouched: {error!r}")
+
+
+def _question(content: bytes, coding: str, endpoint: Endpoint) -> tuple[Mapping[str, Any], Question]:
+    body = splice.parse(content, coding or None)
+    return body, endpoint.read(body)
+
+
+def _ask(question: Question) -> Ask:
+    return Ask(
+        endpoint=question.endpoint,
+        kind=question.kind,
+        model=question.model,
+        stream=question.stream,
+        unknown="not read yet",
+        fixed=question.fixed,
+        honours_slot=question.honours_slot,
+        client_slot=question.client_slot,
+        cache_prompt=question.cache_prompt,
+        children=question.children,
+        prompts=question.prompts,
+        max_tokens=question.max_tokens,
+        lora=question.lora,
+    )

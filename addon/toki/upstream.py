@@ -1,0 +1,196 @@
+"""All that belongs to one llama-server: the engine that judges it, its look-ups, and what is open on it.
+
+Lives on the event loop. Blocking calls go to toki's own threads and come back as futures, so the engine is only
+ever called from one thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from collections.abc import Coroutine
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any
+from typing import ParamSpec
+from typing import Protocol
+from typing import TypeVar
+
+from toki.complaints import Complaints
+from toki.engine.core import Engine
+from toki.engine.events import Action
+from toki.engine.events import Answered
+from toki.engine.events import Arrived
+from toki.engine.events import Decision
+from toki.engine.events import Event
+from toki.engine.events import Gone
+from toki.engine.events import Look
+from toki.engine.events import Measured
+from toki.engine.events import Mode
+from toki.engine.events import Outcome
+from toki.engine.events import Record
+from toki.engine.events import Restarted
+from toki.engine.events import Send
+from toki.prompt import PromptReader
+from toki.server import LlamaServerBackend
+from toki.settings import Settings
+from toki.store import Row
+from toki.watch import Watch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class Recorded(Protocol):
+    """What the upstream needs of an exchange: its row, once the engine says what it knows of it."""
+
+    def row(self, record: Record) -> Row: ...
+
+
+class Upstream:
+    """One server, or one model of a router."""
+
+    def __init__(
+        self,
+        backend: LlamaServerBackend,
+        settings: Settings,
+        put: Callable[[Row], None],
+        executor: Executor,
+        complaints: Complaints,
+        model: str = "",
+    ) -> None:
+        self.backend = backend
+        self.settings = settings
+        self.prompts = PromptReader(backend)
+        self.complaints = complaints
+        self.watch = Watch(backend, model, self.submit, self.tell, complaints)
+        self._put = put
+        self._executor = executor
+        self._engine = self._new_engine()
+        self._open: dict[int, Recorded] = {}  # by key, from Arrived until Record
+        self._models: dict[str, Upstream] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether toki may ask the server anything at all."""
+        return self.settings.mode is not Mode.OFF
+
+    @property
+    def holds(self) -> bool:
+        """Whether a request is held until it is read: a decision can depend on it."""
+        return self._engine.wants_tokens and self.watch.known
+
+    def serving(self, model: str) -> Upstream:
+        """The upstream for `model`: its own behind a router, this one for all models otherwise."""
+        if not self.watch.router:
+            return self
+        if model not in self._models:
+            self._models[model] = Upstream(
+                self.backend, self.settings, self._put, self._executor, self.complaints, model
+            )
+        return self._models[model]
+
+    def decide(self, exchange: Recorded, event: Arrived) -> Decision:
+        """The engine's decision for a request that waits for it; never raises."""
+        self._open[event.key] = exchange
+        decision = self._handle(event)
+        return decision or Decision(Action.PASSED, None, None, None, None, None, "no decision: a fault inside toki")
+
+    def tell(self, event: Event) -> None:
+        """Let the engine know what happened, and do what it says; never raises."""
+        if isinstance(event, Restarted):
+            self.prompts = PromptReader(self.backend)  # the vocabulary may be another one
+        self._handle(event)
+
+    def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        """Run a blocking call in one of toki's threads."""
+        return asyncio.get_running_loop().run_in_executor(self._executor, partial(call, *args, **kwargs))
+
+    def background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run `work` beside the hooks; kept alive here, since the loop keeps only weak references."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def close(self) -> None:
+        """Stop what runs, and write the rows that the engine still owes. Exchanges must be closed before."""
+        for upstream in self._models.values():
+            upstream.close()
+        self.watch.close()
+        for task in self._tasks:
+            task.cancel()
+        for key in list(self._open):
+            self._record(_unjudged(key, "toki stopped before it was judged"))
+        self.backend.close()
+
+    def _new_engine(self) -> Engine:
+        return Engine(self.settings.mode, self.settings.min_reuse)
+
+    def _handle(self, event: Event) -> Decision | None:
+        """Run the engine's commands; the decision among them."""
+        try:
+            commands = self._engine.handle(event)
+        except Exception as error:
+            self._broken(event, error)
+            return None
+        decision = None
+        for command in commands:
+            match command:
+                case Send():
+                    decision = command.decision
+                case Look():
+                    self.watch.look_soon()
+                case Record():
+                    self._record(command)
+        return decision
+
+    def _broken(self, event: Event, error: Exception) -> None:
+        """After a fault no belief of the engine can be trusted: it starts over, and the server is asked anew."""
+        logger.debug("the engine failed", exc_info=error)
+        self.complaints.tell(f"engine: {type(error).__name__}", f"the engine failed and starts over: {error!r}")
+        self._engine = self._new_engine()
+        self.watch.doubt(certain=True)
+        if isinstance(event, Answered | Gone):
+            self._record(_unjudged(event.key, "a fault inside toki", event.measured))
+
+    def _record(self, record: Record) -> None:
+        exchange = self._open.pop(record.key, None)
+        if exchange is None:
+            return
+        row = exchange.row(record)
+        self._put(row)
+        logger.info(describe(row))
+
+
+def describe(row: Row) -> str:
+    """One readable line about a recorded request."""
+    length = "? tokens" if row.prompt_tokens is None else f"{row.prompt_tokens:,} tokens"
+    if row.reused is None or row.evaluated is None:
+        reuse = "reuse unknown"
+    else:
+        reuse = f"{row.reused:,} reused ({row.outcome}), {row.evaluated:,} evaluated"
+    slot = "" if row.slot is None else f", slot {row.slot}"
+    return f"toki {row.status or '---'} {row.endpoint} {length}: {reuse}{slot}, {row.action}: {row.reason}"
+
+
+def _unjudged(key: int, reason: str, measured: Measured | None = None) -> Record:
+    """What is recorded of a request that no engine has judged."""
+    return Record(
+        key=key,
+        conversation=key,
+        parent=None,
+        shared=0,
+        similarity=None,
+        predicted=None,
+        alone=None,
+        outcome=Outcome.UNKNOWN,
+        slot=measured.slot if measured else None,
+        action=Action.PASSED,
+        reason=reason,
+        measured=measured or Measured(),
+    )

@@ -1,0 +1,208 @@
+"""The only poller of one llama-server: it learns the server's facts, looks at its slots, and notices another server.
+
+Looking has a price. A dropped prefill is cancelled by the server only after a second without any result sent to
+anyone, a look included, so looks are more than a second apart, and none is taken for 1.2 s after a client left in
+prefill. A look wakes a sleeping server, so none is taken while nothing is in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from collections.abc import Callable
+from typing import Any
+
+from toki.complaints import Complaints
+from toki.engine.events import Event
+from toki.engine.events import Looked
+from toki.engine.events import Restarted
+from toki.engine.events import SlotView
+from toki.server import Auth
+from toki.server import LlamaServerBackend
+from toki.server import Props
+from toki.server import ServerError
+
+PACE = 1.25  # seconds between looks while requests are in flight; more than the second that a cancel needs
+SOONEST = 1.0  # seconds between looks that the engine asks for
+QUIET = 1.2  # seconds without a look after a client left in prefill
+AWAKE = 1.0  # seconds after the last request for which no server has fallen asleep
+TIMEOUT = 2.0  # seconds that one look may take
+UNSUPPORTED = frozenset({403, 404, 501})  # how servers answer /slots where it is switched off
+
+Submit = Callable[..., Awaitable[Any]]  # runs a blocking call in a worker thread
+
+
+class Watch:
+    """Facts and looks of one server (`model`: of that model behind a router). Used on the event loop only.
+
+    `known` says whether the facts hold; until they do, requests should pass as they came. `tell` receives
+    Restarted when the server is new or other than before, and Looked for each look.
+    """
+
+    def __init__(
+        self,
+        backend: LlamaServerBackend,
+        model: str,
+        submit: Submit,
+        tell: Callable[[Event], None],
+        complaints: Complaints,
+    ) -> None:
+        self._backend = backend
+        self._model = model
+        self._submit = submit
+        self._tell = tell
+        self._complaints = complaints
+        self._auth = Auth()
+        self._proven = False  # the server accepted these credentials
+        self._in_flight = 0
+        self._ended_at = 0.0
+        self._facts: tuple[int, int, str, str] | None = None  # slots, n_ctx, build, model
+        self._router = False
+        self._known = False
+        self._slots_shown = True
+        self._wanted = False
+        self._looked_at = 0.0
+        self._tried_at = 0.0
+        self._quiet_until = 0.0
+        self._highest = -1  # the highest task id seen: it only grows while a server lives
+        self._stir = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether the server is known and nothing speaks for another one in its place."""
+        return self._known
+
+    @property
+    def router(self) -> bool:
+        """Whether the server is a router, with slots of its own for each model."""
+        return self._router
+
+    def arrived(self, auth: Auth) -> None:
+        """A request goes to the server. Its credentials are used for looks until others proved good."""
+        self._in_flight += 1
+        if not self._proven:
+            self._auth = auth
+        self._attend()
+
+    def ended(self, auth: Auth, *, accepted: bool, gone_in_prefill: bool) -> None:
+        """A request is over. `accepted`: the server answered it, so its credentials are good."""
+        self._in_flight -= 1
+        self._ended_at = time.monotonic()
+        if accepted:
+            self._proven = True
+            self._auth = auth
+        if gone_in_prefill:
+            self._quiet_until = self._ended_at + QUIET
+        self._stir.set()
+
+    def doubt(self, *, certain: bool) -> None:
+        """Something speaks for another server than before (`certain`: nothing that was believed holds)."""
+        self._known = self._proven = False
+        if certain:
+            self._facts = None
+        self._stir.set()
+
+    def look_soon(self) -> None:
+        """The engine wants a look as soon as one may be taken."""
+        self._wanted = True
+        self._attend()
+        self._stir.set()
+
+    async def look(self) -> Looked | None:
+        """One look now, beside the look-ups of a request that is held; None where none may be taken or it failed."""
+        if not self._slots_shown or not self._known or time.monotonic() < self._quiet_until:
+            return None
+        asked_at = self._looked_at = time.monotonic()
+        try:
+            slots: tuple[SlotView, ...] = await self._submit(
+                self._backend.slots, self._auth, TIMEOUT, model=self._model
+            )
+        except ServerError as error:
+            self._failed("/slots", error)
+            if error.status in UNSUPPORTED:
+                self._slots_shown = False
+            elif error.status is None:
+                self.doubt(certain=False)
+            return None
+        if self._is_another(slots):
+            self.doubt(certain=True)
+            return None
+        return Looked(at=time.monotonic(), asked_at=asked_at, slots=slots)
+
+    def close(self) -> None:
+        """Stop looking."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _attend(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while self._busy():
+            self._stir.clear()
+            wait = self._due() - time.monotonic()
+            if wait <= 0:
+                await self._turn()
+                continue
+            try:
+                async with asyncio.timeout(wait):
+                    await self._stir.wait()
+            except TimeoutError:
+                pass
+        self._wanted = False
+
+    def _busy(self) -> bool:
+        """Whether there is anything to look for."""
+        if self._in_flight:
+            return True
+        return self._wanted and self._known and time.monotonic() < self._ended_at + AWAKE
+
+    def _due(self) -> float:
+        """When the next turn is, of learning or of looking."""
+        if not self._known:
+            return self._tried_at + PACE
+        if self._router or not self._slots_shown:
+            return float("inf")
+        return max(self._looked_at + (SOONEST if self._wanted else PACE), self._quiet_until)
+
+    async def _turn(self) -> None:
+        try:
+            if not self._known:
+                await self._learn()
+            else:
+                self._wanted = False
+                looked = await self.look()
+                if looked is not None:
+                    self._tell(looked)
+        except ServerError as error:
+            self._failed("/props", error)
+        except Exception as error:  # a fault of toki's own must not end the watch
+            self._complaints.tell(f"watch: {type(error).__name__}", f"can't look at the server: {error!r}")
+
+    async def _learn(self) -> None:
+        self._tried_at = time.monotonic()
+        props: Props = await self._submit(self._backend.props, self._auth, TIMEOUT, model=self._model)
+        facts = (props.total_slots, props.n_ctx, props.build, props.model)
+        self._router = props.router
+        self._known = True
+        if facts != self._facts and not self._router:
+            self._facts = facts
+            self._highest = -1
+            self._slots_shown = True
+            looked = await self.look()
+            slots = looked.slots if looked is not None else None
+            self._tell(Restarted(time.monotonic(), props.total_slots, props.n_ctx, slots=slots))
+
+    def _is_another(self, slots: tuple[SlotView, ...]) -> bool:
+        """Whether these slots belong to another server process than those seen before."""
+        highest = max((slot.task for slot in slots), default=-1)
+        if highest < self._highest or (self._facts is not None and len(slots) != self._facts[0]):
+            return True
+        self._highest = highest
+        return False
+
+    def _failed(self, route: str, error: ServerError) -> None:
+        self._complaints.tell(f"{route}: {error}", f"can't learn about the server, requests pass as they came: {error}")
