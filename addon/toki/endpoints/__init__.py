@@ -6,15 +6,20 @@ from toki.endpoints.chat import ChatCompletion
 from toki.endpoints.completion import Completion
 from toki.endpoints.completion import TextCompletion
 from toki.endpoints.infill import Infill
+from toki.endpoints.messages import Messages
 from toki.endpoints.question import Endpoint
+from toki.endpoints.responses import Responses
 
 # Longest first: a shorter route can be the end of a longer one.
 ENDPOINTS: tuple[Endpoint, ...] = (
     ChatCompletion("/v1/chat/completions"),
     ChatCompletion("/chat/completions"),
     TextCompletion("/v1/completions"),
+    Responses("/v1/responses"),
+    Messages("/v1/messages"),
     Completion("/completions"),
     Completion("/completion"),
+    Responses("/responses"),
     Infill("/infill"),
 )
 
