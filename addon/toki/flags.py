@@ -1,0 +1,160 @@
+"""The flags that a llama-server runs with, as far as they can be known: they decide what it reuses, no URL shows them.
+
+They come from a command line that the user gives (`toki_server_flags`), or from the process itself where the server
+runs on this machine. Parsing follows llama.cpp's own rules (common/arg.cpp): the environment first, then the command
+line from left to right; the last one wins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import fields
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+_LISTEN = "0A"  # the state of a listening socket in /proc/net/tcp
+_PORTS = {"http": 80, "https": 443}
+_TRUE = frozenset({"on", "enabled", "true", "1"})
+_FALSE = frozenset({"off", "disabled", "false", "0"})
+
+
+def _int(word: str) -> int | None:
+    """As C's stoi reads it: leading white space and trailing letters do not matter; None where it would refuse."""
+    match = re.match(r"\s*([+-]?[0-9]+)", word)
+    value = int(match[1]) if match and len(match[1]) < 20 else None
+    return value if value is not None and -(2**31) <= value < 2**31 else None
+
+
+def _float(word: str) -> float | None:
+    match = re.match(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)", word)
+    return float(match[1]) if match else None
+
+
+def _bool(word: str) -> bool | None:
+    return True if word in _TRUE else False if word in _FALSE else None
+
+
+def _value(read: Callable[[str], Any], names: str, env: str = "") -> Any:
+    """A flag that takes a value, under each of `names`."""
+    return field(default=None, metadata={"read": read, "names": names.split(), "off": (), "env": env})
+
+
+def _switch(names: str, off: str = "", env: str = "") -> Any:
+    """A flag without a value, and its opposite where there is one."""
+    return field(default=None, metadata={"read": _bool, "names": names.split(), "off": off.split(), "env": env})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFlags:
+    """What decides reuse among llama-server's flags (builds 10434 and 11549). None: not given, the server's default."""
+
+    parallel: int | None = _value(_int, "-np --parallel", "N_PARALLEL")  # slots; -1 is automatic: four, unified
+    ctx: int | None = _value(_int, "-c --ctx-size", "CTX_SIZE")  # tokens of all slots together; 0: the model's
+    kv_unified: bool | None = _switch("-kvu --kv-unified", "-no-kvu --no-kv-unified", "KV_UNIFIED")
+    kv_unified_per_slot: int | None = _value(_int, "--kv-unified-per-slot", "KV_UNIFIED_PER_SLOT")  # tokens
+    cache_ram_mib: int | None = _value(_int, "-cram --cache-ram", "CACHE_RAM")  # 0: no RAM cache, -1: no limit of bytes
+    cache_idle_slots: bool | None = _switch("--cache-idle-slots", "--no-cache-idle-slots", "CACHE_IDLE_SLOTS")
+    slot_prompt_similarity: float | None = _value(_float, "-sps --slot-prompt-similarity")
+    swa_full: bool | None = _switch("--swa-full", env="SWA_FULL")
+    cache_prompt: bool | None = _switch("--cache-prompt", "--no-cache-prompt", "CACHE_PROMPT")
+    cache_reuse: int | None = _value(_int, "--cache-reuse", "CACHE_REUSE")
+    ctx_checkpoints: int | None = _value(_int, "-ctxcp --ctx-checkpoints --swa-checkpoints", "CTX_CHECKPOINTS")
+    checkpoint_min_step: int | None = _value(_int, "-cms --checkpoint-min-step", "CHECKPOINT_MIN_SPACING_NT")
+    batch: int | None = _value(_int, "-b --batch-size", "BATCH")
+    ubatch: int | None = _value(_int, "-ub --ubatch-size", "UBATCH")
+    context_shift: bool | None = _switch("--context-shift", "--no-context-shift", "CONTEXT_SHIFT")
+
+
+def parse_flags(argv: Sequence[str], env: Mapping[str, str]) -> ServerFlags:
+    """Read a command line and LLAMA_ARG_* variables. What is unknown or malformed is passed over; never raises."""
+    values: dict[str, Any] = {}
+    spelled: dict[str, tuple[str, Callable[[str], Any] | bool]] = {}
+    for flag in fields(ServerFlags):
+        read, off, variable = flag.metadata["read"], flag.metadata["off"], flag.metadata["env"]
+        if variable and f"LLAMA_ARG_{variable}" in env:
+            values[flag.name] = read(env[f"LLAMA_ARG_{variable}"])
+        if variable and off and f"LLAMA_ARG_NO_{variable}" in env:
+            values[flag.name] = False  # whatever its value
+        spelled |= dict.fromkeys(flag.metadata["names"], (flag.name, True if read is _bool else read))
+        spelled |= dict.fromkeys(off, (flag.name, False))
+    words = iter(argv)
+    for word in words:
+        name, kind = spelled.get(word.replace("_", "-") if word.startswith("--") else word, ("", False))
+        if name:
+            values[name] = kind if isinstance(kind, bool) else kind(next(words, ""))
+    return ServerFlags(**values)
+
+
+def local_flags(base_url: str, proc: Path = Path("/proc")) -> ServerFlags | None:
+    """The flags of the llama-server that answers `base_url`, read from its process.
+
+    None where that can't be known: another machine, another system than Linux, a process of another user, a container's
+    port, or something that is no llama-server. Nothing else of the process is kept (its key may be among its words).
+    """
+    port = _loopback_port(base_url)
+    if port is None:
+        return None
+    sockets = {f"socket:[{inode}]" for inode in _listening(proc, port)}
+    for process in proc.glob("[0-9]*"):
+        if sockets and not sockets.isdisjoint(_open_files(process)):
+            argv = _words(process / "cmdline")
+            if not _is_llama_server(argv):
+                return None
+            env = dict(word.split("=", 1) for word in _words(process / "environ") if word.startswith("LLAMA_ARG_"))
+            return parse_flags(argv[1:], env)
+    return None
+
+
+def _loopback_port(base_url: str) -> int | None:
+    try:
+        parts = urlsplit(base_url)
+        port = parts.port or _PORTS.get(parts.scheme)
+        local = parts.hostname == "localhost" or ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return None
+    return port if local else None
+
+
+def _listening(proc: Path, port: int) -> Iterator[str]:
+    """The inodes of the sockets that listen on `port` of the loopback, or of all interfaces."""
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = (proc / "net" / table).read_text("ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            _, local, _, state, *rest = line.split()
+            if state == _LISTEN and int(local.rpartition(":")[2], 16) == port:
+                yield rest[5]
+
+
+def _open_files(process: Path) -> Iterator[str]:
+    try:
+        for descriptor in (process / "fd").iterdir():
+            try:
+                yield str(descriptor.readlink())
+            except OSError:
+                continue  # closed meanwhile
+    except OSError:
+        return  # ended meanwhile, or another user's
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_bytes().rstrip(b"\0").decode("utf-8", "replace").split("\0")
+    except OSError:
+        return []
+
+
+def _is_llama_server(argv: Sequence[str]) -> bool:
+    """`llama-server`, or `llama serve` of builds that have one program for all."""
+    program = Path(argv[0]).name if argv else ""
+    return program == "llama-server" or (program == "llama" and argv[1:2] in (["serve"], ["server"]))

@@ -1,0 +1,382 @@
+"""All HTTP that toki itself sends: look-ups at llama-server, its own small requests, and embeddings.
+
+Everything here is synchronous and meant for worker threads. The server is not trusted: every answer is bounded in time
+and size, its types are checked, and whatever is wrong with it becomes a ServerError.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from http.cookiejar import DefaultCookiePolicy
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.exceptions import HTTPError
+from urllib3.exceptions import ProtocolError
+from urllib3.exceptions import TimeoutError as ReadTimeout
+
+from toki.engine.embedding import average
+from toki.engine.embedding import segments
+from toki.engine.events import SlotView
+
+MAX_ANSWER = 64 * 2**20  # bytes; the tokens of a prompt of a million tokens are about a tenth of it
+CONNECTIONS = 32  # kept alive per server, one per worker thread
+CHUNK = 2**16  # bytes read between two looks at the clock
+EMBED_BATCH = 512  # tokens; llama-server's default --ubatch-size, which a pooled embedding must fit in
+EMBED_OVERLAP = 64  # tokens that two neighbouring segments share
+_LARGEST_ID = 2**31 - 1
+
+
+class ServerError(Exception):
+    """A server did not answer, or not as it should. `status` is its HTTP status where there was one.
+
+    The message names the call and what was wrong, never a body, an address or a header: it may be logged.
+    """
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Auth:
+    """The client's own credentials: the only headers of its request that toki's look-ups carry."""
+
+    authorization: str | None = field(default=None, repr=False)
+    api_key: str | None = field(default=None, repr=False)
+
+    def headers(self) -> dict[str, bytes]:
+        """As bytes, so that they leave exactly as they came (mitmproxy decodes with surrogateescape)."""
+        values = {"Authorization": self.authorization, "X-Api-Key": self.api_key}
+        return {name: value.encode("utf-8", "surrogateescape") for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Props:
+    """GET /props. `n_ctx`: the context of one slot in tokens. A router that was asked for no model has 0 of both."""
+
+    total_slots: int
+    n_ctx: int
+    build: str
+    model: str  # the path of the model file, on the server's machine
+    chat_template: str
+    bos_token: str
+    eos_token: str
+    is_sleeping: bool
+    modalities: Mapping[str, bool]
+    media_marker: str  # stands for an image or sound in a rendered prompt; "" where the server names none
+    router: bool
+
+
+class LlamaServerBackend:
+    """One llama-server (or router), and the embedding server where one is configured.
+
+    Every call takes the client's `auth` and a `timeout` in seconds for the whole call, and raises ServerError. Calls on
+    a router name their model; they never make it load one (`autoload=false`). `slots`, `tokenize` and `apply_template`
+    wake a sleeping server, `props` does not: the caller decides.
+    """
+
+    def __init__(self, base_url: str, embed_url: str = "") -> None:
+        """`base_url` and `embed_url` may carry a path prefix (--api-prefix), but no query."""
+        self._base = base_url.rstrip("/")
+        self._embed = embed_url.rstrip("/")
+        self._session = requests.Session()
+        self._session.trust_env = False  # no proxies and no .netrc from the environment
+        self._session.headers.clear()
+        self._session.headers.update(
+            {"User-Agent": "toki", "Accept": "application/json", "Accept-Encoding": "identity"}
+        )
+        self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+        adapter = HTTPAdapter(pool_maxsize=CONNECTIONS, max_retries=0)
+        self._session.mount("http://", adapter)
+        self._session.mount("https://", adapter)
+
+    def close(self) -> None:
+        """Close the kept connections."""
+        self._session.close()
+
+    def props(self, auth: Auth, timeout: float, model: str = "") -> Props:
+        """What the server says of itself."""
+        answer = _mapping(self._look("GET", self._base, "/props", auth, timeout, model=model), "/props")
+        return _props(answer)
+
+    def slots(self, auth: Auth, timeout: float, model: str = "") -> tuple[SlotView, ...]:
+        """The slots as they are now. Status 501 where the server runs with --no-slots."""
+        answer = self._look("GET", self._base, "/slots", auth, timeout, model=model)
+        if not isinstance(answer, list):
+            raise ServerError("/slots: the answer is no list")
+        return tuple(_slot(_mapping(slot, "/slots")) for slot in answer)
+
+    def tokenize(
+        self,
+        content: str | Sequence[int | str],
+        auth: Auth,
+        timeout: float,
+        *,
+        add_special: bool,
+        parse_special: bool = True,
+        model: str = "",
+    ) -> npt.NDArray[np.int32]:
+        """The ids of a text, or of texts and ids mixed; int32, shape (n,).
+
+        A mixed list is tokenised piece by piece, ids stay as they are, and `add_special` counts only where the first
+        piece is a text. The server tokenises a prompt with both flags true (llama.cpp, server-common.cpp).
+        """
+        return self._tokenize(self._base, content, auth, timeout, add_special, parse_special, model)
+
+    def apply_template(self, body: bytes, auth: Auth, timeout: float) -> str:
+        """The prompt that the server makes of a chat body (JSON, UTF-8), which names its model itself."""
+        answer = _mapping(self._look("POST", self._base, "/apply-template", auth, timeout, body), "/apply-template")
+        return _text(answer, "prompt", "/apply-template")
+
+    def completion(self, body: Mapping[str, Any], auth: Auth, timeout: float) -> Mapping[str, Any]:
+        """Run a request of toki's own on /completion. Never sent twice: it changes what a slot holds."""
+        answer = self._call("POST", self._base, "/completion", auth, monotonic() + timeout, _json(body))
+        return _mapping(answer, "/completion")
+
+    def embed(self, text: str, auth: Auth, timeout: float) -> npt.NDArray[np.float32]:
+        """The embedding server's vector for a text; float32, shape (its dimensions,), unit length.
+
+        Its vocabulary is its own, so it gets the text, not the chat model's ids. A text longer than one of its batches
+        is cut into overlapping segments of its ids; their vectors are averaged, weighted by length.
+        """
+        if not self._embed:
+            raise ServerError("no embedding server is configured")
+        deadline = monotonic() + timeout
+        ids = self._tokenize(self._embed, text, auth, timeout, add_special=True, parse_special=True, model="")
+        size = EMBED_BATCH
+        if len(ids) > EMBED_OVERLAP:  # no context is smaller
+            props = self._look("GET", self._embed, "/props", auth, deadline - monotonic())
+            size = min(size, _props(_mapping(props, "/props")).n_ctx)
+        try:
+            parts = segments(len(ids), size, EMBED_OVERLAP)
+        except ValueError as error:
+            raise ServerError(f"/v1/embeddings: {error}") from None
+        if not parts:
+            raise ServerError("/v1/embeddings: the text is empty")
+        body = _json({"input": [ids[part].tolist() for part in parts]})
+        answer = self._look("POST", self._embed, "/v1/embeddings", auth, deadline - monotonic(), body)
+        vectors = _vectors(_mapping(answer, "/v1/embeddings"), len(parts))
+        try:
+            return average(vectors, [part.stop - part.start for part in parts])
+        except ValueError as error:
+            raise ServerError(f"/v1/embeddings: {error}", 200) from None
+
+    def cache_save(self, slot: int, filename: str, auth: Auth, timeout: float) -> Mapping[str, Any]:
+        """Write a slot's KV cache to a file of the server's --slot-save-path. toki itself never does."""
+        return self._slot_action(slot, "save", {"filename": filename}, auth, timeout)
+
+    def cache_load(self, slot: int, filename: str, auth: Auth, timeout: float) -> Mapping[str, Any]:
+        """Read a slot's KV cache from a file. toki itself never does: it changes answers."""
+        return self._slot_action(slot, "restore", {"filename": filename}, auth, timeout)
+
+    def cache_erase(self, slot: int, auth: Auth, timeout: float) -> Mapping[str, Any]:
+        """Empty a slot; needs --slot-save-path too."""
+        return self._slot_action(slot, "erase", {}, auth, timeout)
+
+    def _slot_action(
+        self, slot: int, action: str, body: Mapping[str, Any], auth: Auth, timeout: float
+    ) -> Mapping[str, Any]:
+        path = f"/slots/{slot}"
+        deadline = monotonic() + timeout
+        return _mapping(self._call("POST", self._base, path, auth, deadline, _json(body), {"action": action}), path)
+
+    def _tokenize(
+        self,
+        base: str,
+        content: str | Sequence[int | str],
+        auth: Auth,
+        timeout: float,
+        add_special: bool,
+        parse_special: bool,
+        model: str,
+    ) -> npt.NDArray[np.int32]:
+        body: dict[str, Any] = {
+            "content": content if isinstance(content, str) else list(content),
+            "add_special": add_special,
+            "parse_special": parse_special,
+        }
+        if model:
+            body["model"] = model
+        answer = _mapping(self._look("POST", base, "/tokenize", auth, timeout, _json(body)), "/tokenize")
+        return _ids(answer.get("tokens"))
+
+    def _look(
+        self, method: str, base: str, path: str, auth: Auth, timeout: float, body: bytes | None = None, model: str = ""
+    ) -> Any:
+        """A call that changes nothing on the server, so that it may be sent again on a broken kept connection.
+
+        About one in ten kept connections breaks at its next use after a streamed answer (seen on build 10434).
+        """
+        deadline = monotonic() + timeout
+        query = {"model": model} if model else {}
+        try:
+            return self._call(method, base, path, auth, deadline, body, query)
+        except _Broken:
+            return self._call(method, base, path, auth, deadline, body, query)
+
+    def _call(
+        self,
+        method: str,
+        base: str,
+        path: str,
+        auth: Auth,
+        deadline: float,
+        body: bytes | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Send one request and read its JSON. `deadline`: time.monotonic(). Raises ServerError, never anything else."""
+        name = f"{method} {path}"
+        headers: dict[str, Any] = dict(auth.headers())
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        left = deadline - monotonic()
+        if left <= 0:
+            raise ServerError(f"{name}: no time left")
+        request = requests.Request(
+            method, base + path, headers=headers, data=body, params={**(query or {}), "autoload": "false"}
+        )
+        try:
+            prepared = self._session.prepare_request(request)
+            with self._session.send(prepared, stream=True, timeout=left, allow_redirects=False) as response:
+                if response.status_code != 200:
+                    raise ServerError(f"{name}: status {response.status_code}", response.status_code)
+                content = _content(response, deadline, name)
+        # what the library says may hold the address and the headers: it is not passed on
+        except (requests.RequestException, HTTPError, ValueError, OSError) as error:
+            kind = _Broken if _is_broken(error) else ServerError
+            raise kind(f"{name}: {_cause(error)}") from None
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError):
+            raise ServerError(f"{name}: the answer is no JSON", 200) from None
+
+
+class _Broken(ServerError):
+    """The connection ended before a whole answer was there: a kept connection that the server had given up."""
+
+
+def _is_broken(error: Exception) -> bool:
+    return any(isinstance(each, ProtocolError) for each in (error, *error.args))
+
+
+def _cause(error: Exception) -> str:
+    if any(isinstance(each, requests.Timeout | ReadTimeout) for each in (error, *error.args)):
+        return "no answer in time"
+    if _is_broken(error):
+        return "the connection broke"
+    if isinstance(error, requests.ConnectionError):
+        return "no connection"
+    return f"could not be sent ({type(error).__name__})"
+
+
+def _content(response: requests.Response, deadline: float, name: str) -> bytes:
+    parts = []
+    size = 0
+    for part in response.iter_content(CHUNK):
+        size += len(part)
+        if size > MAX_ANSWER:
+            raise ServerError(f"{name}: the answer is larger than {MAX_ANSWER} bytes", 200)
+        if monotonic() > deadline:
+            raise ServerError(f"{name}: the answer did not end in time", 200)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _json(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _mapping(value: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ServerError(f"{name}: the answer is no object", 200)
+    return value
+
+
+def _count(values: Mapping[str, Any], key: str, name: str) -> int:
+    value = values.get(key)
+    if type(value) is not int or not 0 <= value <= _LARGEST_ID:
+        raise ServerError(f"{name}: {key} is no count", 200)
+    return value
+
+
+def _text(values: Mapping[str, Any], key: str, name: str, default: str | None = None) -> str:
+    value = values.get(key, default)
+    if not isinstance(value, str):
+        raise ServerError(f"{name}: {key} is no text", 200)
+    return value
+
+
+def _flag(values: Mapping[str, Any], key: str, name: str, default: bool | None = None) -> bool:
+    value = values.get(key, default)
+    if not isinstance(value, bool):
+        raise ServerError(f"{name}: {key} is neither true nor false", 200)
+    return value
+
+
+def _props(answer: Mapping[str, Any]) -> Props:
+    """A router that was not asked for a model answers with {"role": "router"} and little else."""
+    router = answer.get("role") == "router"
+    settings = _mapping(answer.get("default_generation_settings", {}), "/props")
+    modalities = _mapping(answer.get("modalities", {}), "/props")
+    return Props(
+        total_slots=0 if router else _count(answer, "total_slots", "/props"),
+        n_ctx=0 if router else _count(settings, "n_ctx", "/props"),
+        build=_text(answer, "build_info", "/props", ""),
+        model=_text(answer, "model_path", "/props", ""),
+        chat_template=_text(answer, "chat_template", "/props", ""),
+        bos_token=_text(answer, "bos_token", "/props", ""),
+        eos_token=_text(answer, "eos_token", "/props", ""),
+        is_sleeping=_flag(answer, "is_sleeping", "/props", default=False),
+        modalities={key: value for key, value in modalities.items() if isinstance(value, bool)},
+        media_marker=_text(answer, "media_marker", "/props", ""),
+        router=router,
+    )
+
+
+def _slot(slot: Mapping[str, Any]) -> SlotView:
+    """A slot that was never used shows neither a task nor tokens: it is empty."""
+    used = slot.get("id_task", -1) != -1
+    return SlotView(
+        id=_count(slot, "id", "/slots"),
+        busy=_flag(slot, "is_processing", "/slots"),
+        n_tokens=_count(slot, "n_prompt_tokens", "/slots") if "n_prompt_tokens" in slot else None if used else 0,
+        task=_count(slot, "id_task", "/slots") if used else -1,
+        n_ctx=_count(slot, "n_ctx", "/slots"),
+    )
+
+
+def _ids(tokens: Any) -> npt.NDArray[np.int32]:
+    if not isinstance(tokens, list) or not set(map(type, tokens)) <= {int}:
+        raise ServerError("/tokenize: tokens is no list of ids", 200)
+    if tokens and not (min(tokens) >= 0 and max(tokens) <= _LARGEST_ID):
+        raise ServerError("/tokenize: an id is out of range", 200)
+    return np.array(tokens, np.int32)
+
+
+def _vectors(answer: Mapping[str, Any], expected: int) -> list[npt.NDArray[np.float32]]:
+    """The `expected` vectors of an OpenAI-shaped answer in the order of the input."""
+    rows: dict[int, npt.NDArray[np.float32]] = {}
+    data = answer.get("data")
+    for row in data if isinstance(data, list) else []:
+        entry = _mapping(row, "/v1/embeddings")
+        values = entry.get("embedding")
+        if not isinstance(values, list) or not values or not set(map(type, values)) <= {int, float}:
+            raise ServerError("/v1/embeddings: a vector is no list of numbers", 200)
+        try:
+            vector = np.array(values, np.float64)
+        except OverflowError:
+            raise ServerError("/v1/embeddings: a number is out of range", 200) from None
+        with np.errstate(over="ignore"):  # infinite then, which no average accepts
+            rows[_count(entry, "index", "/v1/embeddings")] = vector.astype(np.float32)
+    if sorted(rows) != list(range(expected)):
+        raise ServerError("/v1/embeddings: not one vector for each input", 200)
+    return [rows[index] for index in range(expected)]
