@@ -13,6 +13,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
+from toki.engine.rules import Known
 from toki.engine.tokens import Tokens
 
 
@@ -78,6 +79,7 @@ class Ask:
     max_tokens: int | None = None
     lora: str = ""  # the adapter set, canonical; contents never match across sets
     vector: npt.NDArray[np.float32] | None = field(default=None, compare=False)  # embedding of tokens, unit length
+    semantic: bool = False  # `vector` comes from an embedding server; else it is the prefix embedding
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,14 +224,14 @@ class Looked:
 class Restarted:
     """The server is new or other than before: all beliefs start over.
 
-    `slots` as /slots shows them; `n_ctx` = context per slot of /props; flags as far as known ("" = find out).
+    `n_ctx`: context of one slot, as /props says; `slots` as /slots shows them, None where it does not.
     """
 
     at: float
     total_slots: int
     n_ctx: int
-    build: str = ""
-    flags: str = ""
+    known: Known = field(default_factory=Known)
+    slots: tuple[SlotView, ...] | None = None
 
 
 Event = Arrived | Read | Began | Answered | Gone | Replied | Looked | Restarted

@@ -1,0 +1,158 @@
+"""Contents: every token list that the engine still speaks of, and the exact common prefix of each pair.
+
+A what-if over slots and RAM entries asks for thousands of common prefixes. Comparing arrays each time took 17 s for
+one request at 64 slots of 64k tokens; the table answers from a matrix instead. A new list costs one walk down the
+tree of what is known: common prefixes are ultrametric, so that with p the known list sharing most with x,
+lcp(x, y) = min(lcp(x, p), lcp(p, y)) for every other y: one np.minimum fills the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from toki.engine.events import Span
+from toki.engine.tokens import Tokens
+
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a slot or a RAM entry holds: the first `length` tokens of the list at `place` in Contents.
+
+    Only the first `certain` tokens are known: what follows is the guessed reply. Where `length` exceeds the list, the
+    tokens behind it are wholly unknown. `place` UNKNOWN: nothing but the length is known.
+    `checkpoints`: token counts at which the server keeps a checkpoint (sliding-window models).
+    """
+
+    place: int
+    certain: int
+    length: int
+    lora: str = ""
+    checkpoints: tuple[int, ...] = ()
+
+
+class Contents:
+    """Token lists by place (a small number), with the matrix of their common prefixes."""
+
+    def __init__(self, capacity: int = 256) -> None:
+        self._tokens: list[Tokens | None] = [None] * capacity
+        self._free = list(range(capacity - 1, -1, -1))
+        self._length = np.zeros(capacity, np.int64)
+        self._lcp = np.zeros((capacity, capacity), np.int32)
+        self._used = np.zeros(capacity, np.bool_)
+
+    def __len__(self) -> int:
+        return len(self._tokens) - len(self._free)
+
+    def __getitem__(self, place: int) -> Tokens:
+        tokens = self._tokens[place]
+        if tokens is None:
+            raise KeyError(place)
+        return tokens
+
+    def lcp(self, a: int, b: int) -> int:
+        """Exact number of equal leading tokens of the lists at two places."""
+        return int(self._lcp[a, b])
+
+    def row(self, place: int) -> npt.NDArray[np.int32]:
+        """Common prefix of the list at `place` with every place: int32, shape (capacity,); free places hold 0."""
+        return self._lcp[place]
+
+    def add(self, tokens: Tokens) -> int:
+        """Keep a list and return its place; a list that is known already keeps its place."""
+        nearest, shared = self.nearest(tokens)
+        if nearest is not None and shared == len(tokens) == self._length[nearest]:
+            return nearest
+        if not self._free:
+            self._grow()
+        place = self._free.pop()
+        row = np.minimum(self._lcp[nearest], shared) if nearest is not None else np.zeros(len(self._tokens), np.int32)
+        self._lcp[place, :] = row
+        self._lcp[:, place] = row
+        if nearest is not None:
+            self._lcp[place, nearest] = self._lcp[nearest, place] = shared
+        self._lcp[place, place] = len(tokens)
+        self._tokens[place] = tokens
+        self._length[place] = len(tokens)
+        self._used[place] = True
+        return place
+
+    def nearest(self, tokens: Tokens) -> tuple[int | None, int]:
+        """The place whose list shares most with `tokens`, and how much; (None, 0) where nothing is known.
+
+        Descends from list to list: only those that agree with the last one up to the fork, and go on with our token
+        there, can share more.
+        """
+        used = np.flatnonzero(self._used)
+        if not len(used):
+            return None, 0
+        best = int(used[-1])
+        shared = tokens.common_prefix(self[best])
+        while shared < len(tokens):
+            wanted = tokens.ids[shared]
+            forks = used[(self._lcp[best, used] == shared) & (self._length[used] > shared)]
+            for place in forks.tolist():
+                if place != best and self[place].ids[shared] == wanted:
+                    break
+            else:
+                break
+            best = place
+            shared = tokens.common_prefix(self[best])
+        if shared == len(tokens):  # prefer the list itself to one that merely starts with it
+            same = used[(self._lcp[best, used] == shared) & (self._length[used] == shared)]
+            if len(same):
+                best = int(same[0])
+        return best, shared
+
+    def keep(self, places: Collection[int]) -> None:
+        """Forget every list but those at `places`."""
+        wanted = np.zeros_like(self._used)
+        wanted[[place for place in places if place != UNKNOWN]] = True
+        for place in np.flatnonzero(self._used & ~wanted).tolist():
+            self._tokens[place] = None
+            self._length[place] = 0
+            self._lcp[place, :] = 0
+            self._lcp[:, place] = 0
+            self._free.append(place)
+        self._used &= wanted
+
+    def span(self, held: Held, prompt: Held) -> Span:
+        """How many leading tokens of `prompt` (wholly certain) the contents `held` share: likely, and within what range."""
+        most = min(held.length, prompt.length)
+        if held.lora != prompt.lora:
+            return Span(0, 0, 0)
+        if UNKNOWN in (held.place, prompt.place):
+            return Span(0, 0, most)
+        shared = int(self._lcp[held.place, prompt.place])
+        if shared < held.certain:
+            shared = min(shared, most)
+            return Span(shared, shared, shared)
+        likely = most if shared >= self._length[held.place] else min(shared, most)
+        return Span(min(held.certain, most), likely, most)
+
+    def contains(self, longer: Held, shorter: Held) -> bool:
+        """Whether `longer` most likely starts with all that `shorter` holds."""
+        if shorter.length > longer.length or UNKNOWN in (longer.place, shorter.place) or longer.lora != shorter.lora:
+            return False
+        if longer.place == shorter.place:
+            return True
+        shared = int(self._lcp[longer.place, shorter.place])
+        # Beyond the known part of either list nothing contradicts: the shorter one is then taken for a part.
+        known = min(int(self._length[longer.place]), int(self._length[shorter.place]))
+        return shared >= min(shorter.length, known) and shared >= min(shorter.certain, known)
+
+    def _grow(self) -> None:
+        old = len(self._tokens)
+        new = 2 * old
+        self._tokens.extend([None] * old)
+        self._free.extend(range(new - 1, old - 1, -1))
+        self._length = np.concatenate([self._length, np.zeros(old, np.int64)])
+        self._used = np.concatenate([self._used, np.zeros(old, np.bool_)])
+        lcp = np.zeros((new, new), np.int32)
+        lcp[:old, :old] = self._lcp
+        self._lcp = lcp

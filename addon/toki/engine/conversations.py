@@ -1,0 +1,105 @@
+"""Conversations: which request continues which, and how likely each is to come back.
+
+Identity is the token prefix, never a header. How likely a conversation returns is learnt from what its kin did:
+conversations that start alike (the same agent's subagents, the same title prompt) behave alike.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from dataclasses import field
+
+from toki.engine.contents import Contents
+from toki.engine.contents import Held
+
+CONTINUES = 0.95  # share of a conversation's contents that a prompt must extend to belong to it
+KIN = 0.3  # share of a first prompt that two conversations of one family have in common
+
+
+@dataclass(slots=True)
+class Family:
+    """Conversations whose first prompts start alike: how many there were, and how many of them went on."""
+
+    started: int = 0
+    returned: int = 0
+
+    def chance(self) -> float:
+        """The chance that one of its conversations returns after its first request; even odds to begin with."""
+        return (self.returned + 1) / (self.started + 2)
+
+
+@dataclass(slots=True)
+class Conversation:
+    """One conversation: its first request names it; `held` is what its next prompt most likely starts with."""
+
+    key: int
+    held: Held
+    family: Family
+    turns: int = 1
+    seen: int = 0  # number of the latest request, counted over all conversations
+    gap: float = 0.0  # running mean of requests of others between two turns
+
+
+@dataclass(slots=True)
+class Conversations:
+    """The recent conversations of one server, latest last; at most `limit`, the longest unseen forgotten first."""
+
+    contents: Contents
+    limit: int = 64
+    recent: OrderedDict[int, Conversation] = field(default_factory=OrderedDict)
+    requests: int = 0
+
+    def find(self, prompt: Held) -> Conversation | None:
+        """The latest conversation of whose contents the prompt extends at least 95 %."""
+        for conversation in reversed(self.recent.values()):
+            held = conversation.held
+            if held.lora == prompt.lora and held.length:
+                if self.contents.span(held, prompt).likely >= CONTINUES * held.length:
+                    return conversation
+        return None
+
+    def note(self, key: int, prompt: Held) -> Conversation:
+        """A request arrived: it continues a conversation or starts one."""
+        self.requests += 1
+        conversation = self.find(prompt)
+        if conversation is None:
+            conversation = Conversation(key, prompt, self._family(prompt))
+            conversation.family.started += 1
+        else:
+            gap = self.requests - conversation.seen - 1
+            conversation.gap = gap if conversation.turns == 1 else 0.7 * conversation.gap + 0.3 * gap
+            if conversation.turns == 1:
+                conversation.family.returned += 1
+            conversation.turns += 1
+            conversation.held = prompt
+        conversation.seen = self.requests
+        self.recent[conversation.key] = conversation
+        self.recent.move_to_end(conversation.key)
+        while len(self.recent) > self.limit:
+            self.recent.popitem(last=False)
+        return conversation
+
+    def chance(self, conversation: Conversation) -> float:
+        """How likely it comes back at all: less with each request that it stays away beyond its habit."""
+        age = self.requests - conversation.seen
+        chance = conversation.family.chance() if conversation.turns == 1 else 0.95
+        patience = 8 + 4 * conversation.gap
+        return chance * 0.5 ** (age / patience)
+
+    def replace_held(self, old: Held, new: Held) -> None:
+        """More is known of some contents."""
+        for conversation in self.recent.values():
+            if conversation.held == old:
+                conversation.held = new
+
+    def _family(self, prompt: Held) -> Family:
+        """The family of the conversation that shares most with a new one, where that is a good part of it."""
+        best, shared = None, 0
+        for conversation in self.recent.values():
+            common = self.contents.span(conversation.held, prompt).likely
+            if common > shared:
+                best, shared = conversation, common
+        if best is not None and shared >= KIN * prompt.length:
+            return best.family
+        return Family()

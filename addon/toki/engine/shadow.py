@@ -1,0 +1,352 @@
+"""Shadow: what a llama-server's slots and RAM cache hold, moved on by the server's own rules.
+
+Answers "if this request were sent, on which slot would it land, how much would be reused, what would be lost?", and is
+cheap to copy, since the choice asks it dozens of times for each request. Line numbers are of llama.cpp b11434,
+tools/server/server-context.cpp ("ctx") and server-task.cpp ("task").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import replace
+
+import numpy as np
+
+from toki.engine.contents import UNKNOWN
+from toki.engine.contents import Contents
+from toki.engine.contents import Held
+from toki.engine.events import Kind
+from toki.engine.events import Span
+from toki.engine.rules import Rules
+
+NEVER_USED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A request as the server's queue sees it."""
+
+    key: int
+    prompt: Held
+    id_slot: int | None = None
+    kind: Kind = Kind.COMPLETION
+    cache_prompt: bool = True
+    children: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One slot: what it holds (None: empty), the request that runs on it, and when it was last released."""
+
+    held: Held | None = None
+    key: int | None = None
+    children: tuple[int, ...] = ()  # slots that copies of the running request took
+    used: int = NEVER_USED
+
+    @property
+    def idle(self) -> bool:
+        return self.key is None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a launch would do, or did."""
+
+    slot: int
+    reuse: Span
+    sure: bool  # nothing unknown could change slot or reuse
+    moved: int = 0  # tokens saved to and loaded from RAM on the way
+    loaded: Held | None = None  # the RAM entry that came back
+    peak: int = 0  # the most that was ever stored behind it, itself included: the cache holds so much
+
+
+def ratio(part: int, whole: int) -> np.float32:
+    """A ratio as the server computes it: in single precision, where close ratios of long prompts tie."""
+    return np.float32(part) / np.float32(whole)
+
+
+class Shadow:
+    """The slot pool and the RAM entries of one server under one hypothesis about its rules."""
+
+    def __init__(self, rules: Rules, contents: Contents) -> None:
+        self.rules = rules
+        self.contents = contents
+        self.slots: list[Slot] = [Slot() for _ in range(rules.n_slots)]
+        # In order of insertion, since the front is evicted first; with the most that ever lay from an entry to the back.
+        self.ram: dict[Held, int] = {}
+        self.ram_known = True  # whether all entries are known
+        self.waiting: list[Wish] = []  # deferred until a slot is free
+        self.launches: dict[int, Launch] = {}  # of the running requests
+        self._clock = 0
+
+    def copy(self) -> Shadow:
+        """A shadow that goes its own way; what it holds is shared, since nothing of it ever changes."""
+        twin = Shadow.__new__(Shadow)
+        twin.rules = self.rules
+        twin.contents = self.contents
+        twin.slots = self.slots.copy()
+        twin.ram = self.ram.copy()
+        twin.ram_known = self.ram_known
+        twin.waiting = self.waiting.copy()
+        twin.launches = self.launches.copy()
+        twin._clock = self._clock
+        return twin
+
+    # --- questions --------------------------------------------------------------------------------
+
+    def running(self, key: int) -> int | None:
+        """The slot on which the request runs."""
+        for number, slot in enumerate(self.slots):
+            if slot.key == key:
+                return number
+        return None
+
+    def choose(self, prompt: Held, id_slot: int | None = None) -> tuple[int | None, bool]:
+        """The slot that the server would take, and whether it would then turn to the RAM cache (ctx:1680-1792).
+
+        None: every slot is busy. The comparison that keeps a pinned request to its slot uses the raw `id_slot`, so an
+        id beyond the slots ("swap": k + n_slots) lands on k with a similarity of 0. A busy slot can be the answer to
+        a pin; the server then defers the request.
+        """
+        rules = self.rules
+        chosen = None if id_slot is None else id_slot % rules.n_slots
+        best = np.float32(0)
+        if rules.sps:
+            threshold = np.float32(rules.sps)
+            for number, slot in enumerate(self.slots):
+                if (id_slot is not None and number != id_slot) or not slot.idle or slot.held is None:
+                    continue
+                similarity = ratio(self.contents.span(slot.held, prompt).likely, prompt.length)
+                if similarity > best and similarity > threshold:
+                    best = similarity
+                    chosen = number
+            if chosen is not None:
+                held = self.slots[chosen].held
+                # An empty slot gives 0/0: NaN is not below 0.5, so a pin to it never looks in RAM.
+                keep = best * np.float32(prompt.length) / np.float32(held.length) if held and held.length else 1
+                return chosen, bool(keep < 0.5)
+        if chosen is not None:
+            return chosen, False
+        oldest = None
+        for number, slot in enumerate(self.slots):  # `<=`: of never used slots the highest id wins (ctx:1756)
+            if slot.idle and (oldest is None or slot.used <= self.slots[oldest].used):
+                oldest = number
+        return oldest, oldest is not None
+
+    def holds(self) -> list[Held]:
+        """Everything that slots and RAM hold."""
+        return [*(slot.held for slot in self.slots if slot.held is not None), *self.ram]
+
+    def reusable(self, held: Held, prompt: Held) -> Span:
+        """Prompt tokens that the server would take from `held` (ctx:3524-3632): the common prefix, but on a
+        sliding-window model only up to a checkpoint if the window was left behind."""
+        span = self.contents.span(held, prompt)
+        if self.rules.window:
+            span = Span(*(self._rolled_back(held, n, prompt.length) for n in (span.low, span.likely, span.high)))
+        last = prompt.length - 1  # one token is always evaluated
+        return Span(min(span.low, last), min(span.likely, last), min(span.high, last))
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    def launch(self, wish: Wish) -> Launch | None:
+        """Start a request; None where it is deferred until a slot is free (ctx:2603-2622)."""
+        launched = self._launch(wish)
+        if launched is None:
+            self.waiting.append(wish)
+        return launched
+
+    def _launch(self, wish: Wish) -> Launch | None:
+        prompt, rules = wish.prompt, self.rules
+        number, update = self.choose(prompt, wish.id_slot)
+        if number is None or not self.slots[number].idle:
+            return None
+        # A request with n > 1 waits until all its copies find a slot (ctx:2454).
+        others = [n for n, slot in enumerate(self.slots) if slot.idle and n != number][: wish.children]
+        if len(others) < wish.children:
+            return None
+        consults = update and rules.ram > 0 and wish.kind is Kind.COMPLETION
+        sure = self._sure(prompt, wish.id_slot) and not (consults and not self.ram_known)
+        held = self.slots[number].held
+        moved = 0
+        entry = None
+        peak = 0
+        if consults:
+            moved = self._save(held) if held else 0
+            entry = self._load(held, prompt)
+            if entry is not None:
+                peak = self.ram.pop(entry)
+                held = entry
+                moved += entry.length
+        reuse = Span(0, 0, 0)
+        if wish.cache_prompt and held is not None and prompt.length:
+            reuse = self.reusable(held, prompt)
+        if consults and not self.ram_known and wish.cache_prompt:
+            reuse = Span(reuse.low, reuse.likely, max(prompt.length - 1, 0))
+        kept = held.checkpoints if held else ()
+        held = replace(prompt, checkpoints=self._checkpoints(kept, reuse.likely, prompt.length))
+        self.slots[number] = Slot(held, wish.key, tuple(others), self.slots[number].used)
+        for other in others:
+            self.slots[other] = replace(self.slots[other], held=held, key=wish.key)
+        if rules.idle_save and rules.ram:
+            moved += self._save_idle()
+        self._purge()
+        launched = Launch(number, reuse, sure, moved, entry, peak)
+        self.launches[wish.key] = launched
+        return launched
+
+    def finish(self, key: int, reply: int) -> None:
+        """A request ended regularly after `reply` sampled tokens: all but the last are in the slot (ctx:578)."""
+        number = self.running(key)
+        if number is None:
+            return
+        slot = self.slots[number]
+        assert slot.held is not None
+        length = min(slot.held.length + max(reply - 1, 0), self.rules.n_ctx)
+        self._release(number, replace(slot.held, length=length))
+
+    def cancel(self, key: int, least: int, most: int) -> None:
+        """A request was cut off; its slot holds between `least` and `most` tokens of prompt and reply.
+
+        A deferred one leaves the queue.
+        """
+        self.waiting = [wish for wish in self.waiting if wish.key != key]
+        number = self.running(key)
+        if number is None:
+            return
+        held = self.slots[number].held
+        assert held is not None
+        self._release(number, replace(held, certain=min(held.certain, least), length=most) if most else None)
+
+    def correct(self, number: int, held: Held | None) -> None:
+        """Believe what was seen of an idle slot rather than what was concluded."""
+        self.slots[number] = replace(self.slots[number], held=held)
+
+    def replace_held(self, old: Held, new: Held) -> None:
+        """More is known of some contents: the same thing, said better."""
+        self.slots = [replace(slot, held=new) if slot.held == old else slot for slot in self.slots]
+        if old in self.ram:
+            self.ram = {(new if entry == old else entry): peak for entry, peak in self.ram.items()}
+
+    # --- the rules, each once ---------------------------------------------------------------------
+
+    def _release(self, number: int, held: Held | None) -> None:
+        slot = self.slots[number]
+        if slot.key is not None:
+            self.launches.pop(slot.key, None)
+        self._clock += 1
+        self.slots[number] = Slot(held, used=self._clock)
+        self._unqueue(number)
+        for child in slot.children:  # copies leave their slots empty (ctx:592)
+            self._clock += 1
+            self.slots[child] = Slot(None, used=self._clock)
+            self._unqueue(child)
+
+    def _unqueue(self, freed: int) -> None:
+        """One deferred request for each slot that is freed: the first pinned to just that slot, else the oldest; one
+        that can't run yet goes to the back (llama.cpp b11434, server-queue.cpp 90-113)."""
+        if not self.waiting:
+            return
+        wish = next((wish for wish in self.waiting if wish.id_slot == freed), self.waiting[0])
+        self.waiting.remove(wish)
+        if self._launch(wish) is None:
+            self.waiting.append(wish)
+
+    def _sure(self, prompt: Held, id_slot: int | None) -> bool:
+        """Whether every slot that takes part in the choice holds what is known."""
+        for number, slot in enumerate(self.slots):
+            part = id_slot is None or number == id_slot % self.rules.n_slots
+            if part and slot.idle and slot.held is not None and slot.held.place == UNKNOWN:
+                return False
+        return True
+
+    def _save(self, held: Held) -> int:
+        """Store contents in the RAM cache (task: server_prompt_cache alloc); return the tokens written.
+
+        Contained in an entry: skipped, its place not refreshed. Larger than the limit: skipped. Entries that it
+        contains are dropped, then the oldest go until it fits.
+        """
+        contains = self.contents.contains
+        if held in self.ram or any(contains(entry, held) for entry in self.ram):
+            return 0
+        if self._size(held) > self.rules.ram:
+            return 0
+        for entry in [entry for entry in self.ram if contains(held, entry)]:
+            del self.ram[entry]
+        self.ram[held] = 0
+        self.evict()
+        behind = 0
+        for entry in reversed(self.ram):
+            behind += self._size(entry)
+            self.ram[entry] = max(self.ram[entry], behind)
+        return held.length
+
+    def evict(self) -> None:
+        """Drop the oldest entries until the rest fits."""
+        excess = sum(map(self._size, self.ram)) - self.rules.ram
+        while excess > 0:
+            oldest = next(iter(self.ram))
+            del self.ram[oldest]
+            excess -= self._size(oldest)
+
+    def _size(self, held: Held) -> int:
+        return held.length + self.rules.ram_entry
+
+    def _load(self, before: Held | None, prompt: Held) -> Held | None:
+        """The RAM entry that replaces a slot's contents (task:1804-1879), or None.
+
+        Entries are tried in the order of insertion; each must beat the best so far in both ratios, and be kept to a
+        quarter at least. Against an empty slot any entry wins.
+        """
+        keep = similarity = np.float32(-1)
+        if before is not None and before.length:
+            shared = self.contents.span(before, prompt).likely
+            keep, similarity = ratio(shared, before.length), ratio(shared, prompt.length)
+        elif prompt.length:
+            similarity = np.float32(0)
+        best = None
+        for entry in self.ram:
+            shared = self.contents.span(entry, prompt).likely
+            entry_keep = ratio(shared, entry.length)
+            entry_similarity = ratio(shared, prompt.length)
+            if entry_keep >= 0.25 and entry_keep > keep and entry_similarity > similarity:
+                keep, similarity, best = entry_keep, entry_similarity, entry
+        return best
+
+    def _save_idle(self) -> int:
+        """--cache-idle-slots: each launch stores every idle slot; unified, it also empties it (ctx:2641-2656)."""
+        moved = 0
+        for number, slot in enumerate(self.slots):
+            if slot.idle and slot.held is not None:
+                moved += self._save(slot.held)
+                if self.rules.unified:
+                    self.slots[number] = replace(slot, held=None)
+        return moved
+
+    def _purge(self) -> None:
+        """A unified cache out of cells drops idle slots, lowest id first, without saving (ctx:1800-1822)."""
+        if not self.rules.unified:
+            return
+        cells = sum(slot.held.length for slot in self.slots if slot.held is not None)
+        for number, slot in enumerate(self.slots):
+            if cells <= self.rules.pool:
+                return
+            if slot.idle and slot.held is not None:
+                cells -= slot.held.length
+                self.slots[number] = replace(slot, held=None)
+
+    def _rolled_back(self, held: Held, shared: int, prompt: int) -> int:
+        """Reuse on a sliding-window model (ctx:3524-3628): without the window before `shared`, the newest checkpoint
+        at or before it, else nothing."""
+        rules = self.rules
+        threshold = max(0, shared - rules.window - (0 if shared < prompt else 1))
+        oldest = max(0, held.length - rules.window_cells)
+        if oldest == 0 or oldest < threshold:
+            return shared
+        return max((n for n in held.checkpoints if n <= shared), default=0)
+
+    def _checkpoints(self, kept: tuple[int, ...], reuse: int, prompt: int) -> tuple[int, ...]:
+        """Checkpoints after a prefill (ctx:3818-3903): those up to the reused prefix stay, two near the end are new."""
+        if not self.rules.window:
+            return ()
+        ends = [n for n in (prompt - 4 - self.rules.batch, prompt - 4) if n > reuse]
+        return (*(n for n in kept if n <= reuse), *ends)

@@ -1,0 +1,162 @@
+"""Trust: predicted against measured. Which Rules hold for a server, and which actions may be used on it.
+
+The flags that matter cannot be read over HTTP, so several hypotheses run side by side. Each moves its own shadow on;
+each answer and each look at the slots scores them all; the one that was right most leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
+
+from toki.engine.contents import UNKNOWN
+from toki.engine.contents import Contents
+from toki.engine.contents import Held
+from toki.engine.events import Action
+from toki.engine.events import SlotView
+from toki.engine.rules import UNLIMITED
+from toki.engine.rules import Rules
+from toki.engine.shadow import Launch
+from toki.engine.shadow import Shadow
+from toki.engine.shadow import Wish
+
+ENOUGH = 3  # exact predictions that make a hypothesis, or an action, trusted
+CAP = 8  # trust that can be gathered: so that it is lost within two wrong answers
+WRONG = 4  # what a wrong prediction costs
+MOST_ERRORS = 3.0  # errors that are remembered: so that a change of flags shows within three answers
+FADE = 0.98  # what is left of the errors after each right prediction
+
+
+@dataclass(slots=True)
+class Belief:
+    """One hypothesis about a server and what follows from it: the state as it is, and as it would be had the server
+    never been steered (`alone`)."""
+
+    rules: Rules
+    base: Shadow
+    alone: Shadow
+    score: float = 0.0  # trust: grows with right predictions, shrinks fast with wrong ones
+    errors: float = 0.0  # tells hypotheses apart: how much each was wrong, forgotten slowly
+    ram_low: int = 0  # tokens that the RAM cache is known to hold
+    ram_high: int = UNLIMITED  # tokens that it is known not to hold
+
+    @classmethod
+    def start(cls, rules: Rules, contents: Contents, slots: Sequence[SlotView] | None) -> Belief:
+        """A belief about a server whose slots are as seen; what they hold is unknown."""
+        base = Shadow(rules, contents)
+        for view in slots or ():
+            if view.id < rules.n_slots and view.n_tokens:
+                base.correct(view.id, Held(UNKNOWN, 0, view.n_tokens))
+        # A server that ran before may have anything in its RAM cache.
+        base.ram_known = slots is not None and not any(view.n_tokens or view.task >= 0 for view in slots)
+        return cls(rules, base, base.copy())
+
+    @property
+    def trusted(self) -> bool:
+        return self.score >= ENOUGH
+
+    def lengths(self) -> list[int]:
+        """Tokens that each slot should show."""
+        return [slot.held.length if slot.held is not None else 0 for slot in self.base.slots]
+
+    def launch(self, wish: Wish, steered: bool) -> None:
+        self.base.launch(wish)
+        self.alone.launch(replace(wish, id_slot=None) if steered else wish)
+
+    def finish(self, key: int, reply: int) -> None:
+        self.base.finish(key, reply)
+        self.alone.finish(key, reply)
+
+    def cancel(self, key: int, least: int, most: int) -> None:
+        self.base.cancel(key, least, most)
+        self.alone.cancel(key, least, most)
+
+    def replace_held(self, old: Held, new: Held) -> None:
+        self.base.replace_held(old, new)
+        self.alone.replace_held(old, new)
+
+    def judge(self, launch: Launch, reused: int, tolerance: int, weight: float) -> bool | None:
+        """Score a prediction by what the server reported; None where it was no prediction."""
+        right = launch.reuse.low - tolerance <= reused <= launch.reuse.high + tolerance
+        if not launch.sure:
+            return None if right else False
+        self._count(right, weight)
+        return right
+
+    def _count(self, right: bool, weight: float = 1.0) -> None:
+        if right:
+            self.score = min(CAP, self.score + 1)
+            self.errors *= FADE
+        else:
+            self.score = max(-CAP, self.score - WRONG * weight)
+            self.errors = min(MOST_ERRORS, self.errors + weight)
+
+    def learn_ram(self, launch: Launch, reused: int) -> bool:
+        """Narrow the size of the RAM cache down by a launch that expected an entry; whether there was news.
+
+        An entry that comes back proves room for all that was stored since; a missing one that there was none.
+        """
+        entry = launch.loaded
+        if entry is None or not self.rules.ram:
+            return False
+        peak = launch.peak
+        if launch.reuse.low <= reused <= launch.reuse.high:
+            self.ram_low = max(self.ram_low, min(peak, self.ram_high))
+            return False
+        if reused > launch.reuse.low or peak <= self.ram_low or not self.ram_low:
+            return False  # not the size: some other rule, or no RAM cache at all
+        self.ram_high = min(self.ram_high, peak)
+        self._resize(max(self.ram_low, round(0.9 * self.ram_high)))
+        self.score -= 1
+        return True
+
+    def _resize(self, ram: int) -> None:
+        self.rules = replace(self.rules, ram=ram)
+        for shadow in (self.base, self.alone):
+            shadow.rules = self.rules
+            shadow.evict()
+
+    def compare(self, slots: Sequence[SlotView], running: frozenset[int]) -> bool:
+        """Score and correct the state by a look at the slots while nothing changes; True where all was as believed.
+
+        `running`: keys of the requests that the server works on.
+        """
+        wrong = False
+        for view in slots:
+            if view.id >= self.rules.n_slots or view.busy or view.n_tokens is None:
+                continue
+            slot = self.base.slots[view.id]
+            length = slot.held.length if slot.held is not None and slot.idle else (0 if slot.idle else None)
+            if length == view.n_tokens:
+                continue
+            held = slot.held
+            if slot.idle and held is not None and 0 < held.certain <= view.n_tokens and held.certain < held.length:
+                self.base.correct(view.id, replace(held, length=view.n_tokens))  # only a guess was off
+                continue
+            wrong = True
+            self.base.correct(view.id, self._looks_like(view.n_tokens) if view.n_tokens else None)
+        if wrong:
+            self._count(right=False)
+        return not wrong
+
+    def _looks_like(self, n_tokens: int) -> Held:
+        """What a slot with so many tokens most likely holds: something that is known to be elsewhere, else unknown."""
+        same = [held for held in dict.fromkeys(self.base.holds()) if held.length == n_tokens]
+        return same[0] if len(same) == 1 else Held(UNKNOWN, 0, n_tokens)
+
+
+@dataclass(slots=True)
+class Actions:
+    """Which actions keep what they promise on this server; one that does not is dropped until it is shown right."""
+
+    score: dict[Action, int] = field(default_factory=dict)
+
+    def usable(self, action: Action) -> bool:
+        return self.score.get(action, 0) > -ENOUGH
+
+    def judge(self, action: Action, right: bool) -> None:
+        if action is not Action.PASSED:
+            now = self.score.get(action, 0)
+            self.score[action] = min(ENOUGH, now + 1) if right else max(-ENOUGH, now - 2)
