@@ -1,0 +1,435 @@
+"""One row per request in SQLite, written by one thread, so that no disk ever stands in the way of a request.
+
+`Store.put` only appends to a bounded queue. Whatever happens to the file (locked, full, damaged, read-only, deleted,
+no directory, written by a newer toki) costs rows at worst, never a request: rows wait in the queue while it lasts, the
+log says each kind of trouble once, and that it is over. A file is never moved, repaired or replaced.
+
+The rows hold lengths and names, never the text of a prompt, and the file is its owner's alone (mode 0600).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import fields
+from dataclasses import replace
+from numbers import Integral
+from numbers import Real
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from toki.engine.events import Action
+from toki.engine.events import Outcome
+
+logger = logging.getLogger(__name__)
+
+KEPT_ROWS = 20_000  # rows that wait for a database in trouble; beyond that the oldest are dropped
+BATCH = 500  # rows of one transaction
+BUSY_S = 2.0  # how long SQLite waits for another writer; at close two such waits fit into the time-out
+RETRY_S = 0.5  # between two tries while there is trouble
+CLEAN_BATCH = 1_000  # old rows deleted at once: a few milliseconds, so that other writers get their turn
+DAY_S = 86_400
+KNOWN_KEYS = 32_768  # requests, and conversations, whose row ids are remembered for later rows
+TEXT_LIMIT = 1_000  # characters of a text: a client chooses the model's name
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One request. Requests are named by the engine's keys, unique within a process; the store turns them into ids.
+
+    `conversation` is the key of the conversation's first request (its own key for a first one), `parent` that of the
+    earlier request with the longest common prefix. Lengths are in tokens, `at` in seconds of unix time, *_ms in ms.
+    """
+
+    key: int
+    at: float
+    conversation: int
+    endpoint: str
+    model: str
+    status: int | None  # None: no answer came
+    stream: bool
+    prompt_tokens: int | None
+    reply_tokens: int | None
+    parent: int | None
+    shared: int
+    similarity: float | None
+    predicted: int | None
+    alone: int | None
+    reused: int | None
+    evaluated: int | None
+    outcome: Outcome
+    slot: int | None
+    action: Action
+    reason: str
+    first_byte_ms: float | None
+    added_ms: float
+    total_ms: float
+
+
+# The table's columns behind `id`, in its order. Row has the same, with keys in place of ids.
+COLUMNS = tuple(field.name for field in fields(Row) if field.name != "key")
+_values = attrgetter(*COLUMNS)
+_INSERT = f"INSERT INTO requests (id, {', '.join(COLUMNS)}) VALUES ({', '.join('?' * (1 + len(COLUMNS)))})"
+
+
+_TROUBLES: Mapping[int, str] = {
+    sqlite3.SQLITE_BUSY: "another program holds its lock",
+    sqlite3.SQLITE_LOCKED: "another program holds its lock",
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_READONLY: "it is read-only",
+    sqlite3.SQLITE_CORRUPT: "it is damaged; toki leaves it as it is: move it away and a new one is made",
+    sqlite3.SQLITE_NOTADB: "it is not a database; toki leaves it as it is: move it away and a new one is made",
+}
+
+
+class Refused(Exception):
+    """The file is one that toki must not write to; the text says why and what to do."""
+
+
+def m001_requests(db: sqlite3.Connection) -> None:
+    # AUTOINCREMENT: the id of a deleted row never comes back, so parent and conversation stay true or dangle.
+    db.execute("""
+        CREATE TABLE requests (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            at REAL NOT NULL,
+            conversation INTEGER NOT NULL,
+            endpoint TEXT NOT NULL,
+            model TEXT NOT NULL,
+            status INTEGER,
+            stream INTEGER NOT NULL,
+            prompt_tokens INTEGER,
+            reply_tokens INTEGER,
+            parent INTEGER,
+            shared INTEGER NOT NULL,
+            similarity REAL,
+            predicted INTEGER,
+            alone INTEGER,
+            reused INTEGER,
+            evaluated INTEGER,
+            outcome TEXT NOT NULL,
+            slot INTEGER,
+            action TEXT NOT NULL,
+            reason TEXT NOT NULL,
+            first_byte_ms REAL,
+            added_ms REAL NOT NULL,
+            total_ms REAL NOT NULL
+        )""")
+    db.execute("CREATE INDEX requests_at ON requests (at)")
+    # prompt_tokens sums what is known. evaluated and alone_evaluated sum the same rows, those whose evaluated the
+    # server told, so that their difference is toki's gain. Of these, a row without a prediction for the server left
+    # alone counts as evaluated the same there: it claims neither gain nor loss.
+    db.execute("""
+        CREATE VIEW totals AS SELECT
+            count(*) AS requests,
+            count(*) FILTER (WHERE outcome = 'hit') AS hits,
+            count(*) FILTER (WHERE outcome = 'soft_hit') AS soft_hits,
+            count(*) FILTER (WHERE outcome = 'miss') AS misses,
+            count(*) FILTER (WHERE outcome = 'unknown') AS unknown,
+            coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
+            coalesce(sum(evaluated), 0) AS evaluated,
+            coalesce(sum(coalesce(prompt_tokens - alone, evaluated)) FILTER (WHERE evaluated IS NOT NULL), 0)
+                AS alone_evaluated
+        FROM requests""")
+
+
+# Applied in this order, each once, and named in the table toki_migrations. Append; never change one that was released.
+MIGRATIONS = (m001_requests,)
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """The database at `path`, made and migrated where needed. Raises Refused, sqlite3.Error or OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.exists():
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    # Only ever narrower for the file itself. SQLite makes -wal and -shm with its mode; those left over may differ.
+    mode = path.stat().st_mode & 0o700
+    for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+        if file.exists() and file.stat().st_mode & 0o777 != mode:
+            file.chmod(mode)
+    db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
+    try:
+        _applied(db)  # refuses before anything is written
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+        with db:
+            db.execute("BEGIN IMMEDIATE")  # another process may be migrating: what is applied is read behind the lock
+            applied = _applied(db)
+            db.execute("CREATE TABLE IF NOT EXISTS toki_migrations (name TEXT PRIMARY KEY, applied_at REAL NOT NULL)")
+            for step in MIGRATIONS:
+                if step.__name__ not in applied:
+                    step(db)
+                    db.execute("INSERT INTO toki_migrations VALUES (?, ?)", (step.__name__, time.time()))
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _applied(db: sqlite3.Connection) -> set[str]:
+    """Names of the migrations that `db` has seen. Raises Refused where it is not this toki's to write."""
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    if not tables:
+        return set()
+    if "toki_migrations" not in tables:
+        raise Refused("it is the database of another program: name another file with toki_db")
+    applied = {name for (name,) in db.execute("SELECT name FROM toki_migrations")}
+    newer = applied - {step.__name__ for step in MIGRATIONS}
+    if newer:
+        raise Refused(
+            f"a newer toki wrote it ({', '.join(sorted(newer))}): update toki or name another file with toki_db"
+        )
+    return applied
+
+
+class Database:
+    """The writer's connection: opened when first needed, opened anew when the file is not the same any more.
+
+    Used by one thread. All methods but close raise what open_database raises.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._db: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None  # device and inode of the file that _db writes to
+        self._born: float | None = None  # when the database was made whose ids are in the next two
+        self._rows: dict[int, int] = {}  # key → row id, least recently used first
+        self._conversations: dict[int, int] = {}  # key of the conversation → id of its first row that is known here
+
+    def write(self, rows: Sequence[Row]) -> list[Exception]:
+        """Write `rows` in one transaction, all or none, but for those that no database could take: their errors."""
+        errors: list[Exception] = []
+        db = self._connection()
+        known: dict[int, int] = {}
+        conversations: dict[int, int] = {}
+        with db:
+            db.execute("BEGIN IMMEDIATE")
+            (last,) = db.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'requests'").fetchone()
+            row_id = (last or 0) + 1
+            for row in rows:
+                parent = None if row.parent is None else known.get(row.parent, self._rows.get(row.parent))
+                first = conversations.get(row.conversation, self._conversations.get(row.conversation, row_id))
+                try:
+                    db.execute(_INSERT, (row_id, *_values(replace(row, parent=parent, conversation=first))))
+                except Exception as error:
+                    if _of_the_file(error):
+                        raise
+                    errors.append(error)
+                    continue
+                if row.parent is not None and parent is not None:
+                    known[row.parent] = parent
+                known[row.key] = row_id
+                conversations[row.conversation] = first
+                row_id += 1
+        # Only now: a transaction that failed gives its ids to others.
+        _remember(self._rows, known)
+        _remember(self._conversations, conversations)
+        return errors
+
+    def delete_before(self, at: float, limit: int) -> int:
+        """Delete at most `limit` rows older than `at` (unix time, s); how many it were."""
+        old = "SELECT id FROM requests WHERE at < ? LIMIT ?"
+        return self._connection().execute(f"DELETE FROM requests WHERE id IN ({old})", (at, limit)).rowcount
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def _connection(self) -> sqlite3.Connection:
+        # SQLite goes on writing to a deleted file without an error, where no one will ever read it.
+        if self._db is not None and _identity(self._path) != self._file:
+            logger.warning(f"toki: {self._path} was deleted or replaced while open; opening it anew")
+            self.close()
+        if self._db is None:
+            self._db = open_database(self._path)
+            self._file = _identity(self._path)
+            (born,) = self._db.execute("SELECT min(applied_at) FROM toki_migrations").fetchone()
+            if born != self._born:
+                self._rows.clear()
+                self._conversations.clear()
+                self._born = born
+        return self._db
+
+
+class Store:
+    """The queue and the thread in front of a Database. `lost` counts the rows that were dropped."""
+
+    def __init__(self, path: Path, keep_days: int) -> None:
+        self._path = path
+        self._database = Database(path)
+        self._keep_s = keep_days * DAY_S
+        self._rows: deque[Row] = deque()
+        self._wake = threading.Condition()  # guards _rows, _closing and lost; never held while the disk is waited for
+        self._closing = False
+        self.lost = 0
+        # The writer's own: the kinds of trouble said since it last succeeded, and how much of `lost` was said.
+        self._told: set[str] = set()
+        self._lost_said = 0
+        self._thread = threading.Thread(target=self._run, name="toki-store", daemon=True)
+        self._thread.start()
+
+    def put(self, row: Row) -> None:
+        """Queue `row`. Never waits for the disk; where the queue is full the oldest row is dropped and counted."""
+        row = _storable(row)
+        with self._wake:
+            if self._closing:
+                self._lose(1)
+                return
+            if len(self._rows) == KEPT_ROWS:
+                self._rows.popleft()
+                self._lose(1)
+            self._rows.append(row)
+            self._wake.notify()
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Write what is queued and end the thread, for at most `timeout` seconds; says what could not be written."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            logger.warning(f"toki: {self._path} does not take the last rows in {timeout:g} s; leaving without them")
+
+    def _run(self) -> None:
+        clean_at = time.monotonic()  # at start, then once a day
+        failed = False
+        while True:
+            rows, closing = self._take(failed, clean_at)
+            if closing and not rows:
+                break
+            try:
+                if rows:
+                    self._tell_errors(self._database.write(rows))
+                    rows = []
+                if not closing and time.monotonic() >= clean_at and not self._clean():
+                    clean_at = time.monotonic() + DAY_S
+                failed = False
+            except Exception as error:
+                failed = True
+                self._put_back(rows)
+                self._database.close()
+                self._tell_trouble(error)
+                if closing:
+                    break
+            else:
+                self._tell_success()
+        self._database.close()
+        self._tell_end()
+
+    def _take(self, failed: bool, clean_at: float) -> tuple[list[Row], bool]:
+        """The next batch, as soon as there is work (or time for another try); and whether the store is closing."""
+        with self._wake:
+            if failed:
+                self._wake.wait_for(lambda: self._closing, RETRY_S)
+            else:
+                self._wake.wait_for(lambda: self._closing or self._rows, clean_at - time.monotonic())
+            return [self._rows.popleft() for _ in range(min(BATCH, len(self._rows)))], self._closing
+
+    def _put_back(self, rows: list[Row]) -> None:
+        with self._wake:
+            room = KEPT_ROWS - len(self._rows)
+            kept = rows[max(0, len(rows) - room) :]
+            self._rows.extendleft(reversed(kept))
+            self._lose(len(rows) - len(kept))
+
+    def _clean(self) -> bool:
+        """Delete some of the rows that are too old; True where more may be left."""
+        # In whole numbers, and not before 1970: any number of days is fine.
+        before = max(0, int(time.time()) - self._keep_s)
+        return self._database.delete_before(before, CLEAN_BATCH) == CLEAN_BATCH
+
+    def _tell_trouble(self, error: Exception) -> None:
+        kind = trouble(error)
+        if kind not in self._told:
+            self._told.add(kind)
+            logger.warning(
+                f"toki: {self._path} cannot be written: {kind}. No request is affected; the last {KEPT_ROWS:,} rows "
+                "wait until it can be"
+            )
+
+    def _tell_success(self) -> None:
+        # A disk that is nearly full takes some rows now and then: only an empty queue is the end of trouble.
+        if not self._rows and (self._told or self.lost > self._lost_said):
+            self._told.clear()
+            lost = self._newly_lost()
+            logger.warning(f"toki: {self._path} is written again; {lost:,} rows were lost meanwhile")
+
+    def _tell_errors(self, errors: Sequence[Exception]) -> None:
+        if errors:
+            self._lose(len(errors))
+            logger.warning(f"toki: {self._newly_lost():,} rows could not be stored and are lost: {errors[0]}")
+
+    def _tell_end(self) -> None:
+        with self._wake:
+            self._lose(len(self._rows))
+            self._rows.clear()
+        lost = self._newly_lost()
+        if lost:
+            logger.warning(f"toki: {lost:,} rows were never written to {self._path} and are lost")
+
+    def _lose(self, rows: int) -> None:
+        with self._wake:  # reentrant
+            self.lost += rows
+
+    def _newly_lost(self) -> int:
+        """How many rows were lost since this was asked last: each loss is said once."""
+        newly, self._lost_said = self.lost - self._lost_said, self.lost
+        return newly
+
+
+def trouble(error: Exception) -> str:
+    """The kind of trouble that `error` is, in words that say what to do where there is something to do."""
+    # The low byte is the primary code: https://sqlite.org/rescode.html
+    known = _TROUBLES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+    return known or (error.strerror if isinstance(error, OSError) and error.strerror else str(error))
+
+
+def _of_the_file(error: Exception) -> bool:
+    """Whether a failed INSERT is the file's fault (sqlite3 raises DatabaseError itself for a damaged one)."""
+    return isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
+
+
+def _storable(row: Row) -> Row:
+    """`row` as SQLite can hold it."""
+    changes = {
+        name: plain for name, value in zip(COLUMNS, _values(row), strict=True) if (plain := _plain(value)) is not value
+    }
+    return replace(row, **changes) if changes else row
+
+
+def _plain(value: Any) -> Any:
+    """Texts short and without lone surrogates; numbers Python's own (SQLite would store numpy's as bytes); no integers
+    beyond 64 bits: a server may claim any, and one that cannot be stored is no figure."""
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, str):
+        text = value[:TEXT_LIMIT].encode(errors="backslashreplace").decode()
+        return value if text == value else text
+    if isinstance(value, Integral):
+        return int(value) if -(2**63) <= int(value) < 2**63 else None
+    return float(value) if isinstance(value, Real) else value
+
+
+def _remember(ids: dict[int, int], newest: Mapping[int, int]) -> None:
+    """Move `newest` to the end of `ids`, and keep the last KNOWN_KEYS."""
+    for key, row_id in newest.items():
+        ids.pop(key, None)
+        ids[key] = row_id
+    while len(ids) > KNOWN_KEYS:
+        del ids[next(iter(ids))]
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
