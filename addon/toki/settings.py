@@ -1,0 +1,214 @@
+"""What a user can set: mitmproxy's toki_* options as one table, and their values checked and frozen in one object.
+
+The table OPTIONS feeds mitmproxy and the test of the README's table. mitmproxy checks types (it has bool, int, str and
+lists of str, no float); everything else is checked here, so that a bad value is one clear error at start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from typing import Any
+
+from toki.engine.events import Mode
+
+if TYPE_CHECKING:
+    from mitmproxy.addonmanager import Loader
+    from mitmproxy.options import Options
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option. `type` is a typespec of mitmproxy's; `shown` is the default in words where the value says nothing."""
+
+    name: str
+    type: Any
+    default: Any
+    help: str
+    choices: tuple[str, ...] = ()
+    shown: str = ""
+
+    @property
+    def type_text(self) -> str:
+        """The type as documentation shows it, e.g. `int`, `seq[str]` or the choices."""
+        if self.choices:
+            return ", ".join(self.choices)
+        return "seq[str]" if self.type == Sequence[str] else str(self.type.__name__)
+
+    @property
+    def default_text(self) -> str:
+        """The default as documentation shows it, e.g. `10`, `auto`, `""` or `[]`."""
+        return self.shown or (
+            str(self.default) if self.default or self.type is int else '""' if self.type is str else "[]"
+        )
+
+
+OPTIONS = (
+    Option(
+        "toki_server",
+        Sequence[str],
+        [],
+        "The llama-servers whose requests toki handles, as http(s)://host[:port][/prefix]; may be given several times. "
+        "Where none is given these are the upstreams of reverse mode. Traffic for others passes unseen.",
+    ),
+    Option(
+        "toki_mode",
+        str,
+        Mode.AUTO.value,
+        "What toki does with a request: auto steers where a gain over the server alone is predicted, observe predicts "
+        "and records and steers nothing, pin always takes the slot with the longest verified prefix where that is "
+        "safe, off passes everything and only keeps rows.",
+        choices=tuple(mode.value for mode in Mode),
+    ),
+    Option(
+        "toki_min_reuse",
+        int,
+        10,
+        "How many prompt tokens the server must have reused for a request to count as a hit; fewer are a soft hit. "
+        "A shorter common prefix is never steered for.",
+    ),
+    Option(
+        "toki_db",
+        str,
+        "",
+        "The SQLite file that gets one row per request: lengths, times and reasons, no prompt text. Where empty, "
+        "toki.db in the user's state directory ($XDG_STATE_HOME/toki or ~/.local/state/toki; on macOS "
+        "~/Library/Application Support/toki, on Windows %LOCALAPPDATA%/toki).",
+        shown="user state directory",
+    ),
+    Option(
+        "toki_embed_url",
+        str,
+        "",
+        "An embedding server, as http(s)://host[:port][/prefix], whose vectors find similar prompts. Where empty, and "
+        "whenever it fails, the deterministic embedding of token prefixes is used, which needs no model.",
+    ),
+    Option(
+        "toki_deadline_ms",
+        int,
+        250,
+        "How many milliseconds the look-ups of one request may take (the time grows with its size). Past it the "
+        "request goes through as it came.",
+    ),
+    Option("toki_keep_days", int, 30, "How many days rows are kept in the database."),
+    Option(
+        "toki_server_flags",
+        str,
+        "",
+        "The flags that llama-server was started with, as on its command line, e.g. '-np 4 --cache-ram 0'. Where "
+        "empty, toki finds out what it can by observation.",
+    ),
+    Option(
+        "toki_log_events",
+        str,
+        "",
+        "A file that gets the engine's events, from which its decisions can be replayed: lengths and hashes, no prompt "
+        "text. Where empty, none is written.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options' values, checked. `servers` has no trailing slashes; empty means the upstreams of reverse mode."""
+
+    servers: tuple[str, ...]
+    mode: Mode
+    min_reuse: int  # tokens
+    db: Path  # absolute
+    embed_url: str  # "": prefix embedding
+    deadline_ms: int
+    keep_days: int
+    server_flags: str  # "": find out
+    log_events: str  # "": off
+
+
+def add_options(loader: Loader) -> None:
+    """Make the options known to mitmproxy."""
+    for option in OPTIONS:
+        loader.add_option(option.name, option.type, option.default, option.help, option.choices or None)
+
+
+def from_options(options: Options) -> Settings:
+    """The settings that `options` holds. Raises ValueError naming the option, its value and what is allowed."""
+    return Settings(
+        servers=tuple(_url("toki_server", url) for url in options.toki_server),
+        mode=_mode("toki_mode", options.toki_mode),
+        min_reuse=_at_least_one("toki_min_reuse", options.toki_min_reuse),
+        db=_path("toki_db", options.toki_db) if options.toki_db else default_db(sys.platform, os.environ),
+        embed_url=_url("toki_embed_url", options.toki_embed_url) if options.toki_embed_url else "",
+        deadline_ms=_at_least_one("toki_deadline_ms", options.toki_deadline_ms),
+        keep_days=_at_least_one("toki_keep_days", options.toki_keep_days),
+        server_flags=options.toki_server_flags,
+        log_events=str(_path("toki_log_events", options.toki_log_events)) if options.toki_log_events else "",
+    )
+
+
+URL_FORM = "http(s)://host[:port][/prefix]"
+# No user, query or fragment, and no white space anywhere; the host is a name, an IPv4 or a bracketed IPv6 address.
+_URL = re.compile(
+    r"(?P<origin>(?i:https?)://(?:[^\s/?#@:\[\]]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?)(?P<prefix>/[^\s?#]*)?"
+)
+
+
+def server_url(text: str) -> tuple[str, str]:
+    """Origin and path prefix (without trailing slash) of a server's URL. Raises ValueError for anything else."""
+    match = _URL.fullmatch(text)
+    if match is None or not 1 <= int(match["port"] or 1) <= 65535:
+        raise ValueError(f"{text!r} is not of the form {URL_FORM}")
+    return match["origin"], (match["prefix"] or "").rstrip("/")
+
+
+def default_db(platform: str, environ: Mapping[str, str]) -> Path:
+    """Where the database is unless told: `toki.db` in the user's state directory of `platform` (sys.platform).
+
+    An XDG_STATE_HOME that is not absolute is ignored, as the XDG Base Directory Specification asks.
+    """
+    if platform == "win32":
+        state = Path(environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local")
+    elif platform == "darwin":
+        state = _home() / "Library" / "Application Support"
+    else:
+        given = Path(environ.get("XDG_STATE_HOME", ""))
+        state = given if given.is_absolute() else _home() / ".local" / "state"
+    return state / "toki" / "toki.db"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise ValueError("toki_db='': there is no home directory to put a database in; name a file") from error
+
+
+def _url(name: str, value: str) -> str:
+    try:
+        return "".join(server_url(value))
+    except ValueError as error:
+        raise ValueError(f"{name}={value!r}: must be {URL_FORM}") from error
+
+
+def _mode(name: str, value: str) -> Mode:
+    try:
+        return Mode(value)
+    except ValueError as error:
+        raise ValueError(f"{name}={value!r}: must be one of {', '.join(Mode)}") from error
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"{name}={value}: must be a whole number of at least 1")
+    return value
+
+
+def _path(name: str, value: str) -> Path:
+    try:
+        return Path(value).expanduser().absolute()
+    except RuntimeError as error:
+        raise ValueError(f"{name}={value!r}: must be a path; ~ can only stand for a user who has a home") from error
