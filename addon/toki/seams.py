@@ -8,7 +8,10 @@ round. (Newlines are no such place: text merges across them.) What this rests on
 - a control token is a text that /tokenize turns into one id, between letters too, and into something else without
   parse_special (`learn`);
 - a text has seams only if the control tokens found in it by their texts are those found in its tokens by their ids, all
-  of them, in the same order (`find_seams`); else a longer special token, or a rule not known here, has taken one.
+  of them, in the same order (`find_seams`); else a longer special token, or a rule not known here, has taken one;
+- what follows a seam must begin with the id of its control token (`continued`).
+
+One thing is assumed, as no URL shows a vocabulary: no special token has a control token within it but at its beginning.
 """
 
 from __future__ import annotations
@@ -167,10 +170,9 @@ class Recent:
             rest = [each for each in self._seen if each is not used and each.text != seen.text]
             kept, size = [], 0
             for each in (front + rest)[: self._count]:
-                size += each.size()
-                if size > self._limit:
-                    break
-                kept.append(each)
+                if size + each.size() <= self._limit:
+                    size += each.size()
+                    kept.append(each)
             self._seen = tuple(kept)
 
 

@@ -91,9 +91,7 @@ class LlamaServerBackend:
         self._session = requests.Session()
         self._session.trust_env = False  # no proxies and no .netrc from the environment
         self._session.headers.clear()
-        self._session.headers.update(
-            {"User-Agent": "toki", "Accept": "application/json", "Accept-Encoding": "identity"}
-        )
+        self._session.headers.update({"User-Agent": "toki", "Accept-Encoding": "identity"})
         self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         adapter = HTTPAdapter(pool_maxsize=CONNECTIONS, max_retries=0)
         self._session.mount("http://", adapter)
@@ -112,7 +110,7 @@ class LlamaServerBackend:
         """The slots as they are now. Status 501 where the server runs with --no-slots."""
         answer = self._look("GET", self._base, "/slots", auth, timeout, model=model)
         if not isinstance(answer, list):
-            raise ServerError("/slots: the answer is no list")
+            raise ServerError("/slots: the answer is no list", 200)
         return tuple(_slot(_mapping(slot, "/slots")) for slot in answer)
 
     def tokenize(

@@ -1,0 +1,267 @@
+"""PromptReader against a small tokenizer with odd rules; tests/live/test_prompt.py asks real ones."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.toy_tokenizer import CONTROL
+from tests.toy_tokenizer import ToyTokenizer
+
+from toki.endpoints.question import Chat
+from toki.endpoints.question import Ids
+from toki.endpoints.question import Prompt
+from toki.endpoints.question import Question
+from toki.endpoints.question import Raw
+from toki.endpoints.question import Unreadable
+from toki.engine.tokens import Tokens
+from toki.prompt import PromptReader
+from toki.prompt import UnreadablePrompt
+from toki.server import Auth
+from toki.server import LlamaServerBackend
+from toki.server import Props
+from toki.server import ServerError
+
+AUTH = Auth("Bearer x")
+PROPS = Props(4, 512, "b1", "/m", "<|a|><b>[C]", "<s>", "", False, {}, "<__media__>", False)
+LATER = 1e9
+
+
+class Toy:
+    """The server's side: its calls are `asked`, and `error` is raised by the call that is named so."""
+
+    def __init__(self, **tokenizer: bool) -> None:
+        self.tokenizer = ToyTokenizer(**tokenizer)
+        self.asked: list[Any] = []
+        self.errors: dict[str, ServerError] = {}
+        self.timeouts: list[float] = []
+        self.late = 0.0  # seconds that each call takes
+
+    def props(self, auth: Auth, timeout: float, model: str = "") -> Props:
+        self._note("props", auth, timeout, model)
+        return PROPS
+
+    def apply_template(self, body: bytes, auth: Auth, timeout: float) -> str:
+        self._note("apply_template", auth, timeout, body)
+        return "".join(f"<|a|>{message['content']}<b>" for message in json.loads(body)["messages"])
+
+    def tokenize(
+        self,
+        content: str | Sequence[int | str],
+        auth: Auth,
+        timeout: float,
+        *,
+        add_special: bool,
+        parse_special: bool = True,
+        model: str = "",
+    ) -> npt.NDArray[np.int32]:
+        self._note("tokenize", auth, timeout, content)
+        return self.tokenizer(content, add_special=add_special, parse_special=parse_special)
+
+    def _note(self, call: str, auth: Auth, timeout: float, what: Any) -> None:
+        assert auth is AUTH
+        self.asked.append((call, what))
+        self.timeouts.append(timeout)
+        if self.late:
+            threading.Event().wait(self.late)
+        if call in self.errors:
+            raise self.errors[call]
+
+
+def reader(toy: Toy) -> PromptReader:
+    return PromptReader(cast(LlamaServerBackend, toy))
+
+
+def read(
+    prompts: PromptReader, prompt: Prompt, body: bytes = b"", model: str = "", deadline: float = LATER
+) -> list[int]:
+    tokens = prompts.read(Question("/x", prompt, model=model), body, AUTH, deadline)
+    assert tokens == Tokens.of(tokens.ids)
+    return list(tokens.ids)
+
+
+def whole(text: str) -> list[int]:
+    return list(ToyTokenizer()(text, add_special=True))
+
+
+def test_a_chat_is_rendered_from_the_clients_bytes() -> None:
+    toy, body = Toy(), b'{ "messages": [{"content":"ab"}] }'
+    assert read(reader(toy), Chat(), body) == whole("<|a|>ab<b>")
+    assert ("apply_template", body) in toy.asked
+
+
+def test_a_converted_chat_is_rendered_from_what_it_became() -> None:
+    assert read(reader(Toy()), Chat({"messages": [{"content": "ab"}]}), b"{}") == whole("<|a|>ab<b>")
+
+
+def test_raw_text() -> None:
+    assert read(reader(Toy()), Raw("abc<b>é")) == whole("abc<b>é")
+    assert reader(Toy()).text(Question("/x", Raw("abc")), b"", AUTH, LATER) == "abc"
+
+
+def test_ids_stay_as_they_are() -> None:
+    toy = Toy()
+    assert read(reader(toy), Ids((5, 0, 2**31 - 1))) == [5, 0, 2**31 - 1]
+    assert read(reader(toy), Ids(())) == []
+    assert toy.asked == []
+
+
+def test_mixed_ids_get_special_tokens_only_before_a_text() -> None:
+    assert read(reader(Toy()), Ids((5, "ab"))) == [5, 101]
+    assert read(reader(Toy()), Ids(("ab", 5))) == [4, 101, 5]
+
+
+@pytest.mark.parametrize("ids", [(-1,), (2**31,), (10**30,)])
+def test_odd_ids_cannot_be_read(ids: tuple[int, ...]) -> None:
+    with pytest.raises(UnreadablePrompt, match="the prompt's token ids: "):
+        read(reader(Toy()), Ids(ids))
+
+
+def test_what_cannot_be_read_says_why() -> None:
+    with pytest.raises(UnreadablePrompt, match=r"^a list of prompts$"):
+        read(reader(Toy()), Unreadable("a list of prompts"))
+    with pytest.raises(UnreadablePrompt, match="Unicode"):
+        read(reader(Toy()), Raw("\ud800"))
+    with pytest.raises(UnreadablePrompt, match="images"):
+        read(reader(Toy()), Chat(), b'{"messages": [{"content": "see <__media__>"}]}')
+    with pytest.raises(UnreadablePrompt, match="token ids"):
+        reader(Toy()).text(Question("/x", Ids((1,))), b"", AUTH, LATER)
+
+
+def test_the_server_is_asked_for_itself_once() -> None:
+    toy = Toy()
+    prompts = reader(toy)
+    for text in ("a", "b", "c"):
+        read(prompts, Raw(text), model="m")
+    assert toy.asked[0] == ("props", "m")
+    assert json.loads(toy.asked[1][1])["model"] == "m"
+    assert [call for call, _ in toy.asked] == ["props", "apply_template"] + ["tokenize"] * 7
+
+
+def test_only_what_is_new_is_tokenised() -> None:
+    toy = Toy()
+    prompts = reader(toy)
+    first = "<|a|>ab<b>abc<|a|>"
+    assert read(prompts, Raw(first)) == whole(first)
+    assert read(prompts, Raw(first + "ab<b>")) == whole(first + "ab<b>")
+    assert toy.asked[-1] == ("tokenize", "<|a|>ab<b>")
+    assert read(prompts, Raw("<|a|>ab<b>other")) == whole("<|a|>ab<b>other")
+    assert toy.asked[-1] == ("tokenize", "<b>other")
+    count = len(toy.asked)
+    assert read(prompts, Raw("<|a|>ab<b>other")) == whole("<|a|>ab<b>other")
+    assert len(toy.asked) == count  # known as a whole
+
+
+def test_without_a_seam_the_whole_is_tokenised() -> None:
+    toy = Toy()
+    prompts = reader(toy)
+    for text in ("abcabc", "abcab\n", "<|a|>x", "<|a|>y", "abcabc<b>"):
+        assert read(prompts, Raw(text)) == whole(text)
+        assert toy.asked[-1] == ("tokenize", text)
+
+
+def test_a_tail_that_does_not_add_up_is_followed_by_the_whole() -> None:
+    toy = Toy()
+    prompts = reader(toy)
+    for text in ("ab<b>c", "ab<b>zz", "ab<b>zz<b>"):
+        assert read(prompts, Raw(text)) == whole(text)
+    assert toy.asked[-2:] == [("tokenize", "<b>zz<b>"), ("tokenize", "ab<b>zz<b>")]
+
+
+def test_a_vocabulary_that_ends_texts_is_asked_for_the_whole() -> None:
+    toy = Toy(eos=True)
+    prompts = reader(toy)
+    for text in ("ab<b>c", "ab<b>cc"):
+        assert read(prompts, Raw(text)) == [*whole(text), 9]
+
+
+@pytest.mark.parametrize("call", ["tokenize", "apply_template"])
+def test_a_refused_proof_leaves_the_whole(call: str) -> None:
+    toy = Toy()
+    prompts = reader(toy)
+    toy.errors[call] = ServerError("no", 400)
+    with suppress(ServerError):
+        read(prompts, Raw("a"))
+    toy.errors.clear()
+    for text in ("ab<b>c", "ab<b>cc"):
+        assert read(prompts, Raw(text)) == whole(text)
+        assert toy.asked[-1] == ("tokenize", text)
+
+
+@pytest.mark.parametrize("call", ["props", "apply_template", "tokenize"])
+def test_a_server_that_is_gone_is_an_error_and_asked_again(call: str) -> None:
+    toy = Toy()
+    prompts = reader(toy)
+    toy.errors[call] = ServerError("gone")
+    with pytest.raises(ServerError, match="gone"):
+        read(prompts, Raw("a"))
+    toy.errors.clear()
+    assert read(prompts, Raw("a<b>")) == whole("a<b>")
+    read(prompts, Raw("a<b>b"))
+    assert toy.asked[-1] == ("tokenize", "<b>b")
+
+
+def test_what_is_left_of_the_time_is_each_calls_timeout() -> None:
+    toy = Toy()
+    read(reader(toy), Raw("a"), deadline=time.monotonic() + 100)
+    assert all(0 < timeout <= 100 for timeout in toy.timeouts)
+    assert toy.timeouts == sorted(toy.timeouts, reverse=True)
+
+
+def test_past_the_deadline() -> None:
+    toy = Toy()
+    with pytest.raises(TimeoutError):
+        read(reader(toy), Raw("a"), deadline=time.monotonic())
+    assert toy.asked == []
+
+
+def test_a_call_that_took_too_long() -> None:
+    toy = Toy()
+    toy.errors["props"] = ServerError("no answer in time")
+    toy.late = 0.02
+    with pytest.raises(TimeoutError):
+        read(reader(toy), Raw("a"), deadline=time.monotonic() + 0.01)
+
+
+EDITS = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(0, 40), st.lists(st.sampled_from([*CONTROL, *"abz \n<", "<u>", "zz"]))),
+    max_size=8,
+)
+
+
+@given(EDITS)
+def test_any_edits_give_the_tokens_of_the_whole(edits: list[tuple[int, int, list[str]]]) -> None:
+    """Each text is a former one with a part replaced."""
+    prompts, texts = reader(Toy()), ["<|a|>ab<b>\nabc<|a|>c[C] "]
+    for start, end, parts in edits:
+        base = texts[start % len(texts)]
+        texts.append(base[:start] + "".join(parts) + base[start + end :])
+        assert read(prompts, Raw(texts[-1])) == whole(texts[-1])
+
+
+def test_threads_share_one_reader() -> None:
+    prompts, wrong = reader(Toy()), []
+
+    def work(number: int) -> None:
+        text = ""
+        for turn in range(30):
+            text += f"<|a|>{'ab' * number}<b>{turn}"
+            if read(prompts, Raw(text)) != whole(text):
+                wrong.append(text)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
