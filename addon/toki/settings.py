@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -145,7 +146,7 @@ def from_options(options: Options) -> Settings:
         embed_url=_url("toki_embed_url", options.toki_embed_url) if options.toki_embed_url else "",
         deadline_ms=_at_least_one("toki_deadline_ms", options.toki_deadline_ms),
         keep_days=_at_least_one("toki_keep_days", options.toki_keep_days),
-        server_flags=options.toki_server_flags,
+        server_flags=_command_line("toki_server_flags", options.toki_server_flags),
         log_events=str(_path("toki_log_events", options.toki_log_events)) if options.toki_log_events else "",
     )
 
@@ -204,6 +205,14 @@ def _mode(name: str, value: str) -> Mode:
 def _at_least_one(name: str, value: int) -> int:
     if value < 1:
         raise ValueError(f"{name}={value}: must be a whole number of at least 1")
+    return value
+
+
+def _command_line(name: str, value: str) -> str:
+    try:
+        shlex.split(value)
+    except ValueError as error:
+        raise ValueError(f"{name}={value!r}: must be flags as a shell reads them ({error})") from error
     return value
 
 
