@@ -1,14 +1,17 @@
-"""A server on loopback that answers as a test says: for faults and timing that no real llama-server can be made to show.
+"""A server on loopback that answers as a test says: for faults and timing that no real llama-server shows on demand.
 
 Where the real server can stand, tests/live uses it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from http.server import ThreadingHTTPServer
@@ -24,11 +27,11 @@ class Scripted:
         self.calls: list[tuple[str, dict[str, str]]] = []  # path and headers, in order
         self.tasks = [-1, -1, -1, -1]
         self.gates: dict[str, threading.Event] = {}
-        self.answers: dict[str, Callable[[Any], Answer]] = {
-            "/props": lambda _: (200, self.props),
-            "/slots": lambda _: (200, [_slot(number, task) for number, task in enumerate(self.tasks)]),
-            "/tokenize": lambda body: (200, {"tokens": _tokens(body["content"])}),
-            "/apply-template": lambda body: (200, {"prompt": "".join(m["content"] for m in body["messages"])}),
+        self.answers: dict[str, Callable[[Any, Mapping[str, str]], Answer]] = {
+            "/props": lambda *_: (200, self.props),
+            "/slots": lambda *_: (200, [_slot(number, task) for number, task in enumerate(self.tasks)]),
+            "/tokenize": lambda body, _: (200, {"tokens": _tokens(body["content"])}),
+            "/apply-template": lambda body, _: (200, {"prompt": "".join(m["content"] for m in body["messages"])}),
         }
         self.props: dict[str, Any] = {
             "total_slots": 4,
@@ -47,6 +50,14 @@ class Scripted:
         return self.gates.setdefault(path, threading.Event())
 
 
+async def until(condition: Callable[[], object], within: float = 10.0) -> None:
+    """Let the event loop run until `condition` holds; fails after `within` seconds."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.002)
+
+
 @contextmanager
 def scripted() -> Iterator[Scripted]:
     """A running server; its end opens all gates."""
@@ -54,6 +65,7 @@ def scripted() -> Iterator[Scripted]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # head and body in one segment: else each answer waits for the client's delayed ACK
 
         def do_GET(self) -> None:
             self._answer(None)
@@ -69,7 +81,9 @@ def scripted() -> Iterator[Scripted]:
             script.calls.append((path, dict(self.headers)))
             if path in script.gates:
                 script.gates[path].wait(30)
-            status, answer = script.answers[path](body) if path in script.answers else (404, {"error": path})
+            status, answer = 404, {"error": path}
+            if path in script.answers:
+                status, answer = script.answers[path](body, dict(self.headers))
             content = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")

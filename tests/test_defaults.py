@@ -7,7 +7,7 @@ from mitmproxy.proxy import server
 from mitmproxy.test import taddons
 
 from toki.defaults import SILENCE
-from toki.defaults import raise_defaults
+from toki.defaults import Raised
 from toki.defaults import reverse_upstreams
 
 pytestmark = pytest.mark.proxy
@@ -17,8 +17,8 @@ NAMES = ("connection_strategy", "keep_host_header", "tcp_timeout")
 
 @pytest.fixture
 async def options() -> Options:
-    with taddons.context(Proxyserver()) as tctx:
-        return tctx.options
+    options: Options = taddons.context(Proxyserver()).options  # type: ignore[no-untyped-call]
+    return options
 
 
 def values(options: Options) -> dict[str, object]:
@@ -28,12 +28,13 @@ def values(options: Options) -> dict[str, object]:
 
 async def test_what_was_left_alone_is_raised_and_put_back(options: Options) -> None:
     before = values(options)
-    put_back = raise_defaults(options)
+    defaults = Raised(options)
     raised = values(options)
     assert raised["connection_strategy"] == "lazy"
     assert raised["keep_host_header"] is True
+    assert defaults.host
     assert SILENCE in (raised.get("tcp_timeout"), raised["constant"])
-    put_back()
+    defaults.put_back()
     assert values(options) == before
 
 
@@ -43,11 +44,12 @@ async def test_what_the_user_set_stays(options: Options, monkeypatch: pytest.Mon
         options.update(tcp_timeout=77)  # type: ignore[no-untyped-call]
     else:
         monkeypatch.setattr(server, "TCP_TIMEOUT", 77)
-    put_back = raise_defaults(options)
+    defaults = Raised(options)
     assert values(options)["keep_host_header"] is True
+    assert not defaults.host
     assert 77 in (values(options).get("tcp_timeout"), values(options)["constant"])
     options.update(connection_strategy="eager")  # type: ignore[no-untyped-call]
-    put_back()
+    defaults.put_back()
     assert values(options)["keep_host_header"] is True
     assert values(options)["connection_strategy"] == "eager"
     assert 77 in (values(options).get("tcp_timeout"), values(options)["constant"])
@@ -55,9 +57,9 @@ async def test_what_the_user_set_stays(options: Options, monkeypatch: pytest.Mon
 
 async def test_before_an_https_server_the_host_header_is_left_alone(options: Options) -> None:
     options.update(mode=["reverse:https://box.lan"])  # type: ignore[no-untyped-call]
-    put_back = raise_defaults(options)
+    defaults = Raised(options)
     assert values(options)["keep_host_header"] is False
-    put_back()
+    defaults.put_back()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from mitmproxy import ctx
@@ -22,7 +21,7 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 
 from toki import endpoints
 from toki.complaints import Complaints
-from toki.defaults import raise_defaults
+from toki.defaults import Raised
 from toki.defaults import reverse_upstreams
 from toki.endpoints.question import Endpoint
 from toki.exchange import Exchange
@@ -55,16 +54,13 @@ class Toki:
         self._upstreams: dict[Target, Upstream] = {}
         self._former: list[Upstream] = []  # of earlier settings: their requests end as they began
         self._exchanges: dict[str, Exchange] = {}  # by flow id, from request to response or error
-        self._put_back: Callable[[], None] = lambda: None
-        self._raised_host = False
+        self._raised: Raised | None = None
 
     # --- life ---
 
     def load(self, loader: Loader) -> None:
         add_options(loader)
-        before = ctx.options.keep_host_header
-        self._put_back = raise_defaults(ctx.options)
-        self._raised_host = ctx.options.keep_host_header and not before
+        self._raised = Raised(ctx.options)
 
     def configure(self, updated: set[str]) -> None:
         if self._settings is not None and not any(name.startswith("toki_") or name == "mode" for name in updated):
@@ -99,7 +95,8 @@ class Toki:
         if self._store is not None:
             self._store.close()
         self._complaints.sum_up()
-        self._put_back()
+        if self._raised is not None:
+            self._raised.put_back()
         logger.info("toki: stopped; what it knew of slots is forgotten")
 
     # --- flows ---
@@ -108,7 +105,7 @@ class Toki:
         if flow.is_replay or not flow.live or flow.response or flow.error:
             return
         spec = flow.client_conn.proxy_mode
-        if self._raised_host and isinstance(spec, ReverseMode):
+        if self._raised is not None and self._raised.host and isinstance(spec, ReverseMode):
             # What mitmproxy does by itself unless keep_host_header is set.
             flow.request.host_header = hostport(flow.request.scheme, *spec.address)
         # A user's stream_large_bodies must not let a prompt through unread.

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from mitmproxy.optmanager import OptManager
@@ -23,26 +22,35 @@ _CONSTANT = "TCP_TIMEOUT"
 _SILENCE_OF_MITMPROXY = 600
 
 
-def raise_defaults(options: OptManager) -> Callable[[], None]:
-    """Set right what the user left alone; the result puts back what was changed and is still as set here."""
-    wanted: dict[str, Any] = {"connection_strategy": "lazy", "tcp_timeout": SILENCE}
-    if not _reverses_to_https(options):
-        wanted["keep_host_header"] = True
-    before = {name: getattr(options, name) for name in wanted if name in options and not _set_by_user(options, name)}
-    for name in before:
-        setattr(options, name, wanted[name])
-    constant = getattr(server, _CONSTANT, None)
-    if constant == _SILENCE_OF_MITMPROXY:
-        setattr(server, _CONSTANT, SILENCE)
+class Raised:
+    """What the user left alone, set right; `put_back` restores what is still as set here."""
 
-    def put_back() -> None:
-        for name, value in before.items():
-            if getattr(options, name) == wanted[name]:
-                setattr(options, name, value)
-        if constant == _SILENCE_OF_MITMPROXY:
-            setattr(server, _CONSTANT, constant)
+    def __init__(self, options: OptManager) -> None:
+        wanted: dict[str, Any] = {"connection_strategy": "lazy", "tcp_timeout": SILENCE}
+        if not _reverses_to_https(options):
+            wanted["keep_host_header"] = True
+        self._options = options
+        self._wanted = {
+            name: value for name, value in wanted.items() if name in options and not _set_by_user(options, name)
+        }
+        self._before = {name: getattr(options, name) for name in self._wanted}
+        for name, value in self._wanted.items():
+            setattr(options, name, value)
+        self._constant = getattr(server, _CONSTANT, None)
+        if self._constant == _SILENCE_OF_MITMPROXY:
+            setattr(server, _CONSTANT, SILENCE)
 
-    return put_back
+    @property
+    def host(self) -> bool:
+        """Whether mitmproxy would have overwritten the Host header in reverse mode."""
+        return "keep_host_header" in self._wanted
+
+    def put_back(self) -> None:
+        for name, value in self._before.items():
+            if getattr(self._options, name) == self._wanted[name]:
+                setattr(self._options, name, value)
+        if self._constant == _SILENCE_OF_MITMPROXY:
+            setattr(server, _CONSTANT, self._constant)
 
 
 def reverse_upstreams(modes: list[str]) -> list[str]:

@@ -108,6 +108,8 @@ class Exchange:
                 self._complain(
                     "deadline", "look-ups took longer than toki_deadline_ms allows, a request passes as it came"
                 )
+        if self._released is not None:  # toki was stopped meanwhile
+            return None
         try:
             return self._release()
         except Exception as error:
@@ -115,9 +117,10 @@ class Exchange:
             return None
 
     def leave(self) -> None:
-        """The client went away while its request was held: give up, nothing is to be sent."""
-        self._left = True
-        self._go.set()
+        """The client went away; where its request is still held, give up, for nothing will be sent."""
+        if self._released is None:
+            self._left = True
+            self._go.set()
 
     def _release(self) -> bytes | None:
         upstream = self._upstream
@@ -172,7 +175,7 @@ class Exchange:
             self._go.set()
         if isinstance(question.prompt, Unreadable):
             raise UnreadablePrompt(question.prompt.why)
-        if not self._go.is_set():
+        if self._released is None and not self._go.is_set():
             upstream.background(self._look())
         self._ask = await upstream.submit(self._with_tokens, self._ask, question, upstream.prompts)
 
@@ -226,7 +229,10 @@ class Exchange:
 
     def ended(self) -> None:
         """The answer is complete."""
-        if self._over is not None or self._status is None:
+        if self._over is not None:
+            return
+        if self._status is None:  # another addon answered in the server's place
+            self.broke(sent=False, client_left=True)
             return
         if self._reader is not None:
             self._reader.finish()
@@ -240,7 +246,7 @@ class Exchange:
         """There will be no complete answer. `sent`: the request had reached the server."""
         if self._over is not None:
             return
-        sent = sent and self._released is not None
+        sent = sent and self._released is not None and not self._left
         now = time.monotonic()
         in_prefill = sent and client_left and self._first_byte is None
         self._end(Gone(self.key, now, sent, self._measured(finished=False)), now, gone_in_prefill=in_prefill)
@@ -251,7 +257,7 @@ class Exchange:
         """toki stops: the row is written with what is known now, and nothing is waited for any longer."""
         if self._released is None:
             self.leave()
-            return
+            self._release()
         self.broke(sent=True, client_left=True)
         self._conclude()
 

@@ -60,12 +60,15 @@ class Watch:
         self._facts: tuple[int, int, str, str] | None = None  # slots, n_ctx, build, model
         self._router = False
         self._known = False
+        self._doubts = 0
+        self._settled = 0  # doubts that were looked into
         self._slots_shown = True
         self._wanted = False
         self._looked_at = 0.0
         self._tried_at = 0.0
         self._quiet_until = 0.0
         self._highest = -1  # the highest task id seen: it only grows while a server lives
+        self._highest_at = 0.0  # when it was seen
         self._stir = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -98,9 +101,10 @@ class Watch:
         self._stir.set()
 
     def doubt(self, *, certain: bool) -> None:
-        """Something speaks for another server than before (`certain`: nothing that was believed holds)."""
-        self._known = self._proven = False
+        """Something speaks for another server than before; `certain`: nothing that was believed of it holds."""
+        self._doubts += 1
         if certain:
+            self._known = self._proven = False
             self._facts = None
         self._stir.set()
 
@@ -111,30 +115,23 @@ class Watch:
         self._stir.set()
 
     async def look(self) -> Looked | None:
-        """One look now, beside the look-ups of a request that is held; None where none may be taken or it failed."""
-        if not self._slots_shown or not self._known or time.monotonic() < self._quiet_until:
+        """One look now; None where none may be taken, where it failed, and where it shows another server."""
+        if not self._known or time.monotonic() < self._quiet_until:
             return None
-        asked_at = self._looked_at = time.monotonic()
-        try:
-            slots: tuple[SlotView, ...] = await self._submit(
-                self._backend.slots, self._auth, TIMEOUT, model=self._model
-            )
-        except ServerError as error:
-            self._failed("/slots", error)
-            if error.status in UNSUPPORTED:
-                self._slots_shown = False
-            elif error.status is None:
-                self.doubt(certain=False)
-            return None
-        if self._is_another(slots):
+        looked = await self._look()
+        if looked is not None and self._is_another(looked):
             self.doubt(certain=True)
             return None
-        return Looked(at=time.monotonic(), asked_at=asked_at, slots=slots)
+        return looked
 
     def close(self) -> None:
         """Stop looking."""
         if self._task is not None:
             self._task.cancel()
+
+    @property
+    def _unsure(self) -> bool:
+        return not self._known or self._settled != self._doubts
 
     def _attend(self) -> None:
         if self._task is None or self._task.done():
@@ -162,7 +159,7 @@ class Watch:
 
     def _due(self) -> float:
         """When the next turn is, of learning or of looking."""
-        if not self._known:
+        if self._unsure:
             return self._tried_at + PACE
         if self._router or not self._slots_shown:
             return float("inf")
@@ -170,7 +167,7 @@ class Watch:
 
     async def _turn(self) -> None:
         try:
-            if not self._known:
+            if self._unsure:
                 await self._learn()
             else:
                 self._wanted = False
@@ -182,27 +179,57 @@ class Watch:
         except Exception as error:  # a fault of toki's own must not end the watch
             self._complaints.tell(f"watch: {type(error).__name__}", f"can't look at the server: {error!r}")
 
+    async def _look(self) -> Looked | None:
+        if not self._slots_shown:
+            return None
+        asked_at = self._looked_at = time.monotonic()
+        try:
+            slots: tuple[SlotView, ...] = await self._submit(
+                self._backend.slots, self._auth, TIMEOUT, model=self._model
+            )
+        except ServerError as error:
+            self._failed("/slots", error)
+            if error.status in UNSUPPORTED:
+                self._slots_shown = False
+            elif error.status is None:
+                self.doubt(certain=False)
+            return None
+        return Looked(at=time.monotonic(), asked_at=asked_at, slots=slots)
+
     async def _learn(self) -> None:
         self._tried_at = time.monotonic()
-        props: Props = await self._submit(self._backend.props, self._auth, TIMEOUT, model=self._model)
+        doubts = self._doubts
+        try:
+            props: Props = await self._submit(self._backend.props, self._auth, TIMEOUT, model=self._model)
+        except ServerError:
+            self._known = False
+            raise
         facts = (props.total_slots, props.n_ctx, props.build, props.model)
-        self._router = props.router
-        self._known = True
-        if facts != self._facts and not self._router:
-            self._facts = facts
+        restarted = facts != self._facts and not props.router
+        looked = None
+        if restarted:
             self._highest = -1
             self._slots_shown = True
-            looked = await self.look()
-            slots = looked.slots if looked is not None else None
+            looked = await self._look()
+        if doubts != self._doubts:
+            return  # what was learnt may be of the server before
+        self._settled = doubts
+        self._known, self._router, self._facts = True, props.router, facts
+        if looked is not None:
+            self._is_another(looked)
+        if restarted:
+            slots = None if looked is None else looked.slots
             self._tell(Restarted(time.monotonic(), props.total_slots, props.n_ctx, slots=slots))
 
-    def _is_another(self, slots: tuple[SlotView, ...]) -> bool:
-        """Whether these slots belong to another server process than those seen before."""
-        highest = max((slot.task for slot in slots), default=-1)
-        if highest < self._highest or (self._facts is not None and len(slots) != self._facts[0]):
+    def _is_another(self, looked: Looked) -> bool:
+        """Whether these slots belong to another server process than those seen before; notes them if not."""
+        if self._facts is not None and len(looked.slots) != self._facts[0]:
             return True
-        self._highest = highest
-        return False
+        highest = max((slot.task for slot in looked.slots), default=-1)
+        if highest >= self._highest:
+            self._highest, self._highest_at = highest, looked.at
+            return False
+        return looked.asked_at >= self._highest_at  # else an older look that came in late
 
     def _failed(self, route: str, error: ServerError) -> None:
         self._complaints.tell(f"{route}: {error}", f"can't learn about the server, requests pass as they came: {error}")

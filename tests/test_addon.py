@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import sys
+from collections.abc import AsyncIterator
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from mitmproxy.addons.proxyserver import Proxyserver
+from mitmproxy.connection import ConnectionState
+from mitmproxy.exceptions import OptionsError
+from mitmproxy.http import HTTPFlow
+from mitmproxy.http import Response
+from mitmproxy.proxy.mode_specs import ProxyMode
+from mitmproxy.test import taddons
+from mitmproxy.test import tflow
+from mitmproxy.test import tutils
+from tests.scripted import Scripted
+from tests.scripted import scripted
+from tests.scripted import until
+
+from toki.addon import Toki
+from toki.tap import Tap
+
+pytestmark = pytest.mark.proxy
+
+ROOT = Path(__file__).resolve().parent.parent
+BODY = b'{"prompt": "Once upon a time"}'
+ANSWER = b'{"content":"A","stop":true,"id_slot":3,"timings":{"cache_n":0,"prompt_n":16,"predicted_n":1}}'
+
+
+def proxy() -> Any:
+    """A mitmproxy without network. Its test helpers are untyped."""
+    return taddons.context(Proxyserver())  # type: ignore[no-untyped-call]
+
+
+class Bench:
+    """The addon in a mitmproxy without network, before a scripted server."""
+
+    def __init__(self, script: Scripted, db: Path) -> None:
+        self.script = script
+        self.db = db
+        self.addon = Toki()
+        self.context: Any = proxy()
+        self.context.master.addons.add(self.addon)
+        self.context.configure(self.addon, toki_server=[script.url], toki_db=str(db))
+        self.addon.running()
+
+    def flow(self, url: str = "/completion", method: str = "POST", **headers: str) -> HTTPFlow:
+        """A live flow of a request to `url` (below the server's URL unless it has a host)."""
+        parts = urlsplit(url if "://" in url else self.script.url + url)
+        request = tutils.treq(
+            method=method.encode(),
+            scheme=parts.scheme.encode(),
+            host=parts.hostname,
+            port=parts.port or 443,
+            path=parts.path.encode(),
+            content=BODY,
+        )
+        for name, value in headers.items():
+            request.headers[name] = value
+        flow = tflow.tflow(req=request)
+        flow.live = True
+        return flow
+
+    async def begin(self, flow: HTTPFlow) -> HTTPFlow:
+        self.addon.requestheaders(flow)
+        await self.addon.request(flow)
+        return flow
+
+    def answer(self, flow: HTTPFlow, content: bytes = ANSWER, kind: str = "application/json") -> list[bytes]:
+        """Let the server answer; what reaches the client."""
+        flow.response = Response.make(200, headers={"content-type": kind})
+        flow.response.data.content = None
+        self.addon.responseheaders(flow)
+        tap = flow.response.stream
+        assert isinstance(tap, Tap)
+        passed = [*(tap(content[n : n + 9]) for n in range(0, len(content), 9)), *tap(b"")]
+        self.addon.response(flow)
+        return passed
+
+    def rows(self) -> list[Any]:
+        if not self.db.exists():
+            return []
+        db = sqlite3.connect(self.db)
+        try:
+            return db.execute("SELECT endpoint, status, evaluated, outcome FROM requests ORDER BY id").fetchall()
+        except sqlite3.OperationalError:  # not migrated yet
+            return []
+        finally:
+            db.close()
+
+
+@pytest.fixture
+def script() -> Iterator[Scripted]:
+    with scripted() as script:
+        yield script
+
+
+@pytest.fixture
+async def bench(script: Scripted, tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = Bench(script, tmp_path / "toki.db")
+    yield bench
+    bench.addon.done()
+
+
+async def test_a_prompt_is_released_tapped_and_recorded(bench: Bench) -> None:
+    flow = await bench.begin(bench.flow())
+    assert flow.request.stream is False
+    assert flow.request.raw_content == BODY
+    assert b"".join(bench.answer(flow)) == ANSWER
+    assert flow.response is not None
+    assert flow.response.raw_content == ANSWER  # for mitmproxy's views
+    await until(bench.rows)
+    assert bench.rows() == [("/completion", 200, 16, "miss")]
+
+
+async def test_a_steered_body_has_the_right_length(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hold(_: object) -> bytes:
+        return b'{"id_slot":2,"cache_prompt":true,"prompt": "Once upon a time"}'
+
+    monkeypatch.setattr("toki.exchange.Exchange.hold", hold)
+    flow = await bench.begin(bench.flow())
+    assert flow.request.raw_content == await hold(None)
+    assert flow.request.headers["content-length"] == str(len(await hold(None)))
+
+
+@pytest.mark.parametrize(
+    ("url", "method"),
+    [
+        ("/completion", "GET"),
+        ("/tokenize", "POST"),
+        ("/v1/messages/count_tokens", "POST"),
+        ("/v1/embeddings", "POST"),
+        ("http://127.0.0.1:1/completion", "POST"),
+        ("https://api.example.com/v1/chat/completions", "POST"),
+    ],
+)
+async def test_other_flows_stream_by(bench: Bench, url: str, method: str) -> None:
+    flow = bench.flow(url, method)
+    bench.addon.requestheaders(flow)
+    tap = flow.request.stream
+    assert isinstance(tap, Tap)
+    flow.request.data.content = None
+    assert tap(BODY) == BODY
+    await bench.addon.request(flow)
+    assert flow.request.raw_content == BODY
+    assert bench.answer(flow, b"other") == [b"other"]
+    assert flow.response is not None
+    assert flow.response.raw_content == b"other"
+    assert bench.script.calls == []
+    assert bench.rows() == []
+
+
+async def test_replayed_flows_and_those_of_other_addons_are_left_alone(bench: Bench) -> None:
+    replayed, dead, answered = bench.flow(), bench.flow(), bench.flow()
+    replayed.is_replay = "request"
+    dead.live = False
+    answered.response = Response.make(204)
+    for flow in (replayed, dead, answered):
+        await bench.begin(flow)
+        assert flow.request.stream is False
+    replayed.response = Response.make(200, b"x")
+    bench.addon.responseheaders(replayed)
+    bench.addon.response(replayed)
+    assert replayed.response.stream is False
+    assert bench.script.calls == []
+
+
+async def test_an_answer_by_another_addon_is_recorded_as_never_sent(bench: Bench) -> None:
+    flow = await bench.begin(bench.flow())
+    flow.response = Response.make(418, b"teapot")
+    bench.addon.responseheaders(flow)
+    assert flow.response.stream is False
+    bench.addon.response(flow)
+    await until(bench.rows)
+    assert bench.rows() == [("/completion", None, None, "unknown")]
+
+
+async def test_an_error_is_recorded(bench: Bench) -> None:
+    flow = await bench.begin(bench.flow())
+    flow.client_conn.state = ConnectionState.CLOSED
+    bench.addon.error(flow)
+    bench.addon.error(flow)
+    await until(bench.rows)
+    assert bench.rows() == [("/completion", None, None, "unknown")]
+
+
+async def test_an_error_in_mid_stream_shows_what_had_come(bench: Bench) -> None:
+    flow = await bench.begin(bench.flow())
+    flow.response = Response.make(200, headers={"content-type": "text/event-stream"})
+    flow.response.data.content = None
+    bench.addon.responseheaders(flow)
+    assert callable(flow.response.stream)
+    flow.response.stream(b"data: {}\n\n")
+    bench.addon.error(flow)
+    assert flow.response.raw_content == b"data: {}\n\n"
+    await until(bench.rows)
+
+
+async def test_the_client_of_a_held_request_leaves(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = []
+    flow = await bench.begin(bench.flow())
+    other = await bench.begin(bench.flow())
+    monkeypatch.setattr("toki.exchange.Exchange.leave", lambda exchange: left.append(exchange.client))
+    bench.addon.client_disconnected(other.client_conn)
+    assert left == [other.client_conn.id]
+    assert flow.client_conn.id != other.client_conn.id
+
+
+async def test_rows_in_flight_are_written_at_the_end(script: Scripted, tmp_path: Path) -> None:
+    bench = Bench(script, tmp_path / "toki.db")
+    flow = await bench.begin(bench.flow())
+    assert bench.context.options.connection_strategy == "lazy"
+    bench.addon.done()
+    assert bench.context.options.connection_strategy == "eager"
+    assert bench.rows() == [("/completion", None, None, "unknown")]
+    assert bench.answer(flow) == [ANSWER[n : n + 9] for n in range(0, len(ANSWER), 9)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"toki_min_reuse": 0},
+        {"toki_server": ["8080"]},
+        {"toki_embed_url": "nonsense"},
+        {"toki_deadline_ms": -1},
+    ],
+)
+async def test_a_bad_option_is_a_clear_error(bench: Bench, options: dict[str, Any]) -> None:
+    with pytest.raises(OptionsError, match=rf"toki: {next(iter(options))}="):
+        bench.context.configure(bench.addon, **options)
+
+
+async def test_options_can_change_while_it_runs(bench: Bench, tmp_path: Path) -> None:
+    flow = await bench.begin(bench.flow())
+    bench.context.configure(bench.addon, toki_mode="off")
+    bench.context.configure(bench.addon, ssl_insecure=True)
+    bench.answer(flow)
+    await until(lambda: len(bench.rows()) == 1)
+    calls = len(bench.script.calls)
+    bench.answer(await bench.begin(bench.flow()))
+    await until(lambda: len(bench.rows()) == 2)
+    assert len(bench.script.calls) == calls
+    bench.db = tmp_path / "other.db"
+    bench.context.configure(bench.addon, toki_db=str(bench.db))
+    bench.answer(await bench.begin(bench.flow()))
+    await until(lambda: len(bench.rows()) == 1)
+
+
+async def test_without_a_server_to_look_after_it_says_so(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.context.configure(bench.addon, toki_server=[])
+    bench.addon.running()
+    assert "no llama-server to look after" in caplog.text
+
+
+@pytest.mark.parametrize("kept_by_user", [False, True])
+async def test_in_reverse_mode_the_host_header_is_the_servers(tmp_path: Path, kept_by_user: bool) -> None:
+    addon = Toki()
+    context = proxy()
+    context.options.update(keep_host_header=kept_by_user)
+    context.master.addons.add(addon)
+    mode = "reverse:http://127.0.0.1:7777@127.0.0.1:0"
+    context.configure(addon, mode=[mode], toki_db=str(tmp_path / "toki.db"))
+    flow = tflow.tflow(req=tutils.treq(host="127.0.0.1", port=7777, path=b"/completion", method=b"POST"))
+    flow.live = True
+    flow.client_conn.proxy_mode = ProxyMode.parse(mode)
+    flow.request.headers["Host"] = "evil.example"
+    addon.requestheaders(flow)
+    assert flow.request.headers["Host"] == ("evil.example" if kept_by_user else "127.0.0.1:7777")
+    assert flow.request.stream is False
+    addon.done()
+
+
+# --- the script ---
+
+
+def has_toki(path: str) -> bool:
+    return Path(path, "toki").is_dir()
+
+
+async def test_the_script_loads_from_a_checkout() -> None:
+    context = proxy()
+    loaded = context.script(str(ROOT / "toki_addon.py"))
+    assert [type(addon).__name__ for addon in loaded.addons] == ["Toki"]
+
+
+def test_the_script_is_short_and_has_no_dataclass() -> None:
+    text = (ROOT / "toki_addon.py").read_text()
+    assert len(text.splitlines()) < 30
+    assert "dataclass" not in text
+
+
+@pytest.mark.parametrize(
+    ("package", "module", "message"),
+    [
+        (None, None, "not installed beside this mitmproxy: pip install mitmproxy-toki"),
+        ("toki", "", "another project: pip uninstall toki, then pip install mitmproxy-toki"),
+        ("toki", "import surely_not_installed", "needs surely_not_installed, which is not installed"),
+    ],
+)
+async def test_the_script_alone_fails_in_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    package: str | None,
+    module: str | None,
+    message: str,
+) -> None:
+    script = shutil.copy(ROOT / "toki_addon.py", tmp_path / "toki_addon.py")
+    for name in [name for name in sys.modules if name == "toki" or name.startswith("toki.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if not has_toki(path)])
+    if package is not None:
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("")
+        if module:
+            (tmp_path / package / "addon.py").write_text(module)
+    caplog.clear()
+    loaded = proxy().script(str(script))
+    assert loaded.addons == []
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert len(errors) == 1
+    assert message in errors[0].message
+    assert "\n" not in errors[0].message
+    assert errors[0].exc_info is None
