@@ -191,7 +191,7 @@ def aider(stage: Stage) -> Iterable[Script]:
                     session=name, messages=tuple(messages), max_tokens=stage.reply_tokens, kind="turn"
                 )
             done += [*current, assistant(answer)]
-            files[write.random.randrange(len(files))] = write.code(20, 20)
+            files[int(write.random.random() * len(files))] = write.code(20, 20)
             yield from once(
                 single(f"{name}/commit-{turn}", commit_text, write.code(40, 120), stage.reply_tokens, "side")
             )

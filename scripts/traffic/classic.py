@@ -18,14 +18,14 @@ from traffic.scenario import single
 
 
 def shared_preamble(stage: Stage) -> Iterable[Script]:
-    preamble = system(stage.writer("preamble").prose(800, 1000))
+    preamble = system(stage.writer("preamble").prose(1500, 1500))
 
     def session(name: str) -> Script:
         write = stage.writer(name)
         chat = Conversation(name, stage.reply_tokens, messages=[preamble])
-        answer = yield from chat.say(opening(name, write.prose(200, 400)))
+        answer = yield from chat.say(opening(name, write.prose(60, 300)))
         for _ in range(write.random.randint(10, 12)):
-            answer = yield from chat.say(write.prose(200, 520))
+            answer = yield from chat.say(write.prose(60, 500))
         return answer
 
     return [session(f"agent-{number}") for number in range(1, 7)]

@@ -60,19 +60,15 @@ def mixed(stage: Stage) -> Iterable[Script]:
 def conversation(name: str, head: Head, write: Writer, reply_tokens: int) -> Script:
     """A conversation of 1 to 14 turns, each with one of EVENTS."""
     random = write.random
-    form = "raw" if random.random() < 0.3 else "chat"
-    stream = random.random() < 0.6
     chat = Conversation(name, reply_tokens, head.tools, list(head.messages))
-
-    def ask(kind: str = "turn", **changes: object) -> Request:
-        return replace(chat.request(kind), form=form, stream=stream, **changes)  # type: ignore[arg-type]
-
+    chat.form = "raw" if random.random() < 0.3 else "chat"
+    chat.stream = random.random() < 0.6
     chat.messages.append(user(opening(name, write.varied(2, 900))))
-    answer = yield from once(ask())
+    answer = yield from once(chat.request())
     for turn in range(random.choice((0, 1, 2, 4, 8, 13))):
         event = random.choices(list(EVENTS), weights=list(EVENTS.values()))[0]
         if event == "repeat":  # the same body once more; its answer takes the place of the first
-            answer = yield from once(ask("repeat"))
+            answer = yield from once(chat.request("repeat"))
         chat.messages.append(assistant(answer))
         if event == "side":
             yield from once(side(f"{name}/side-{turn}", chat, write))
@@ -90,19 +86,20 @@ def conversation(name: str, head: Head, write: Writer, reply_tokens: int) -> Scr
         else:
             chat.messages.append(user(write.varied(2, 900)))
         if event == "abort":
-            yield from once(ask("abort", **aborted(chat, write)))
+            yield from once(aborted(chat, write))
             if random.random() < 0.5:  # the person says it differently, else the client tries again
                 chat.messages[-1] = {**chat.messages[-1], "content": write.varied(2, 900)}
-        answer = yield from once(ask(n=random.choice((2, 3)) if event == "copies" else 1))
+        answer = yield from once(replace(chat.request(), n=random.choice((2, 3)) if event == "copies" else 1))
     return answer
 
 
-def aborted(chat: Conversation, write: Writer) -> dict[str, object]:
-    """The changes to a request that its client will hang up on: in a long prefill, or in a long answer."""
+def aborted(chat: Conversation, write: Writer) -> Request:
+    """The next request of a client that will hang up: in the prefill of a long message, or in a long answer."""
     if write.random.random() < 0.5:
         chat.messages[-1] = {**chat.messages[-1], "content": write.prose(1200, 2400)}
-        return {"abort_after": "prefill"}
-    return {"abort_after": write.random.randint(1, chat.reply_tokens), "max_tokens": 25 * chat.reply_tokens}
+        return replace(chat.request("abort"), abort_after="prefill")
+    tokens = 1 + int(write.random.random() * chat.reply_tokens)
+    return replace(chat.request("abort"), abort_after=tokens, max_tokens=25 * chat.reply_tokens)
 
 
 def side(name: str, chat: Conversation, write: Writer) -> Request:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 Message: TypeAlias = Mapping[str, Any]
 Tool: TypeAlias = Mapping[str, Any]
 Body: TypeAlias = dict[str, Any]
+Form: TypeAlias = Literal["chat", "raw"]
 
 MODEL = "local"  # llama-server ignores it, but clients must send one
 
@@ -35,7 +36,7 @@ class Request:
     max_tokens: int
     kind: str  # for tables: "turn", "side", "subagent", "title", "fim", "question", ...
     one_shot: bool = False
-    form: Literal["chat", "raw"] = "chat"
+    form: Form = "chat"
     stream: bool = True
     n: int = 1  # answers wanted
     abort_after: Literal["prefill"] | int | None = None

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from dataclasses import field
 
+from traffic.request import Form
 from traffic.request import Message
 from traffic.request import Request
 from traffic.request import Tool
@@ -54,6 +55,8 @@ class Conversation:
     reply_tokens: int
     tools: tuple[Tool, ...] = ()
     messages: list[Message] = field(default_factory=list)
+    form: Form = "chat"
+    stream: bool = True
 
     def request(self, kind: str = "turn") -> Request:
         """The next request, should the history be sent as it stands."""
@@ -63,6 +66,8 @@ class Conversation:
             tools=self.tools,
             max_tokens=self.reply_tokens,
             kind=kind,
+            form=self.form,
+            stream=self.stream,
         )
 
     def say(self, text: str, kind: str = "turn") -> Script:

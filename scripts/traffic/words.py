@@ -30,10 +30,15 @@ def words() -> tuple[str, ...]:
 
 
 class Writer:
-    """Writes the texts of one session, reproducibly: a random stream of its own, and sizes times `scale`."""
+    """Writes the texts of one session, reproducibly, in sizes times `scale`.
+
+    `random` decides what the session does and how much it says, a second stream which words: so neither the scale nor
+    the length of answers changes what is asked, by whom and in which order.
+    """
 
     def __init__(self, seed: int, name: str, scale: float) -> None:
         self.random = random.Random(f"{seed}/{name}")
+        self._words = random.Random(f"{seed}/{name}/words")
         self.scale = scale
 
     def size(self, low: int, high: int) -> int:
@@ -45,8 +50,8 @@ class Writer:
         left = self.size(low, high)
         sentences = []
         while left > 0:
-            length = min(left, self.random.randint(6, 14))
-            sentences.append(" ".join(self.random.choices(words(), k=length - 1)) + ".")
+            length = min(left, self._words.randint(6, 14))
+            sentences.append(" ".join(self._words.choices(words(), k=length - 1)) + ".")
             left -= length
         return " ".join(sentences).strip()
 
@@ -54,25 +59,25 @@ class Writer:
         """Prose of `low` to `high` tokens before scaling, short ones as likely as long ones, some of it not English."""
         size = round(math.exp(self.random.uniform(math.log(low), math.log(high))))
         text = self.prose(size, size)
-        return f"{text} {self.random.choice(FOREIGN)}" if self.random.random() < 0.15 else text
+        return f"{text} {self._words.choice(FOREIGN)}" if self.random.random() < 0.15 else text
 
     def phrase(self, count: int) -> str:
         """`count` words, never scaled."""
-        return " ".join(self.random.choices(words(), k=count))
+        return " ".join(self._words.choices(words(), k=count))
 
     def code(self, low: int, high: int) -> str:
         """Short functions, of about `low` to `high` tokens before scaling."""
         left = self.size(low, high)
         lines = []
         while left > 0:
-            name, value, other = self.random.sample(words(), k=3)
+            name, value, other = self._words.sample(words(), k=3)
             lines.append(f"def {name}({value}, {other}):\n    return {value} + {other}.{name}({value})\n")
             left -= 23
         return "\n".join(lines)
 
     def tools(self, count: int, low: int, high: int) -> tuple[Tool, ...]:
         """Tool definitions, each with a description of `low` to `high` tokens before scaling."""
-        names = self.random.sample(words(), k=2 * count)
+        names = self._words.sample(words(), k=2 * count)
         return tuple(
             {
                 "type": "function",
