@@ -16,7 +16,7 @@ from toki.endpoints.question import Question
 from toki.endpoints.question import Unreadable
 from toki.engine.events import Measured
 
-MEDIA = ("image_url", "input_audio", "input_video")
+MEDIA = ("image_url", "input_audio", "input_video", "video_url")
 
 
 def read_messages(messages: object) -> Chat | Unreadable:

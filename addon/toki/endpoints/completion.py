@@ -9,7 +9,7 @@ from typing import Any
 from toki.endpoints.figures import Figures
 from toki.endpoints.figures import Reply
 from toki.endpoints.figures import choice
-from toki.endpoints.options import INT32
+from toki.endpoints.options import INT32_MAX
 from toki.endpoints.options import question
 from toki.endpoints.question import Ids
 from toki.endpoints.question import Prompt
@@ -51,7 +51,7 @@ def _single(prompt: object) -> Prompt:
 
 def _ids(elements: list[Any]) -> Prompt:
     for element in elements:
-        if not isinstance(element, str) and not (type(element) is int and 0 <= element < INT32.stop):
+        if not isinstance(element, str) and not (type(element) is int and 0 <= element <= INT32_MAX):
             return ODD
     return Ids(tuple(elements))
 

@@ -16,8 +16,10 @@ from toki.endpoints.question import Prompt
 from toki.endpoints.question import Question
 from toki.engine.events import Kind
 
-INT32 = range(-(2**31), 2**31)
-INT64_OR_UINT64 = range(-(2**63), 2**64)
+INT32_MIN = -(2**31)
+INT32_MAX = 2**31 - 1
+INT64_MIN = -(2**63)
+UINT64_MAX = 2**64 - 1
 
 
 def question(
@@ -57,10 +59,9 @@ def question(
 def _integer(value: object) -> int | None:
     """`value` cast to the server's int, where that is defined: floats are cut off, integers wrap, bools are 0 and 1."""
     if isinstance(value, float):
-        cut = math.trunc(value) if math.isfinite(value) else None
-        return cut if cut in INT32 else None
-    if isinstance(value, int) and value in INT64_OR_UINT64:
-        return (value - INT32.start) % 2**32 + INT32.start
+        return math.trunc(value) if INT32_MIN - 1 < value < INT32_MAX + 1 else None
+    if isinstance(value, int) and INT64_MIN <= value <= UINT64_MAX:
+        return (value - INT32_MIN) % 2**32 + INT32_MIN
     return None
 
 
