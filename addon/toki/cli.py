@@ -1,0 +1,139 @@
+"""The console script `toki`: start the proxy without knowing mitmproxy, or find the script to load into one's own.
+
+Exit status: 0 fine, 2 could not run (one line on stderr says why).
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+from collections.abc import Callable
+from collections.abc import Sequence
+from pathlib import Path
+
+from toki.settings import URL_FORM
+from toki.settings import server_url
+
+SCRIPT = "toki_addon.py"
+
+
+class CannotRun(Exception):
+    """Why a command could not do its work, in one line."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command that `arguments` (default: the process's own) name; its exit status."""
+    parser = _parser()
+    known, others = parser.parse_known_args(arguments)
+    if others and known.command is not run:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    command: Callable[[argparse.Namespace, Sequence[str]], int] = known.command
+    try:
+        return command(known, others)
+    except CannotRun as error:
+        print(f"toki: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="toki", description="Keep llama-server's KV cache working for your agents.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    path_parser = commands.add_parser(
+        "path",
+        help="print the path of the script for mitmdump -s",
+        description='Print the path of the script that mitmproxy loads: mitmdump -s "$(toki path)"',
+    )
+    path_parser.set_defaults(command=path)
+
+    run_parser = commands.add_parser(
+        "run",
+        help="start mitmdump with toki in front of a llama-server",
+        usage="toki run URL [--listen-host H] [--port P] [mitmdump arguments …]",
+        description="Start mitmdump in reverse mode with toki in front of the llama-server at URL, until Ctrl-C.",
+        epilog="All other arguments go to mitmdump, e.g. --set toki_mode=observe; they follow the URL.",
+        allow_abbrev=False,
+    )
+    run_parser.add_argument("url", metavar="URL", help=f"the llama-server, {URL_FORM}")
+    run_parser.add_argument("--listen-host", default="127.0.0.1", metavar="H", help="default: %(default)s")
+    run_parser.add_argument(
+        "-p", "--port", "--listen-port", type=int, default=8081, metavar="P", help="default: %(default)s"
+    )
+    run_parser.set_defaults(command=run)
+    return parser
+
+
+def path(_: argparse.Namespace, __: Sequence[str]) -> int:
+    """`toki path`: print where the script is that mitmproxy loads."""
+    print(addon_script(Path(__file__).parent))
+    return 0
+
+
+def run(known: argparse.Namespace, others: Sequence[str]) -> int:
+    """`toki run`: mitmdump in this process, in reverse mode before `known.url`, with `others` as further arguments."""
+    try:
+        origin, prefix = server_url(known.url)
+    except ValueError as error:
+        raise CannotRun(str(error)) from error
+    script = addon_script(Path(__file__).parent)
+    _check_free(known.listen_host, known.port)
+    try:
+        from mitmproxy.tools.main import mitmdump
+    except ImportError as error:
+        raise CannotRun(f"mitmproxy is not installed here ({error}): pip install mitmproxy") from error
+    print(what_to_paste(origin, prefix, known.listen_host, known.port), flush=True)
+    # Reverse mode takes no path: a prefix is part of what the client asks for, and toki is told of it.
+    # Without flow_detail=0 mitmdump prints each request, which costs 7 % of its time per request.
+    try:
+        mitmdump(
+            [
+                *("--mode", f"reverse:{origin}"),
+                *("--listen-host", known.listen_host),
+                *("--listen-port", str(known.port)),
+                *("-s", str(script)),
+                *("--set", f"toki_server={origin}{prefix}"),
+                *("--set", "flow_detail=0"),
+                *others,
+            ]
+        )
+    except SystemExit as stop:  # mitmdump has said why
+        return 2 if stop.code else 0
+    return 0
+
+
+def addon_script(package: Path) -> Path:
+    """The script beside `package`'s modules (a wheel) or at the root of the checkout that `package` lies in."""
+    for script in (package / SCRIPT, package.parents[1] / SCRIPT):
+        if script.is_file():
+            return script
+    raise CannotRun(f"{SCRIPT} is missing from this installation: pip install --force-reinstall mitmproxy-toki")
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raise CannotRun where nothing can listen on `port`: mitmdump would say so in the middle of its log."""
+    if not 1 <= port <= 65535:
+        raise CannotRun(f"--port {port}: must be 1 to 65535")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as listener:
+            if sys.platform != "win32":  # as asyncio does: a port in TIME_WAIT is free
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen()
+    except OSError as error:
+        raise CannotRun(f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port") from error
+
+
+def what_to_paste(origin: str, prefix: str, host: str, port: int) -> str:
+    reachable = "127.0.0.1" if host in ("", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    base = f"http://{reachable}:{port}{prefix}"
+    return f"""\
+toki listens on {base} in front of {origin}{prefix}; Ctrl-C ends it. Point your agents at it:
+
+  export OPENAI_BASE_URL={base}/v1
+  export ANTHROPIC_BASE_URL={base}
+  curl {base}/v1/chat/completions -d '{{"messages": [{{"role": "user", "content": "Hello"}}]}}'
+"""
