@@ -267,7 +267,7 @@ def histories(draw: st.DrawFn) -> list[Row]:
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(histories())
 def test_every_row_is_read_back_equal(rows: list[Row]) -> None:
     with tempfile.TemporaryDirectory() as directory:
