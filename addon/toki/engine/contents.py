@@ -9,6 +9,8 @@ lcp(x, y) = min(lcp(x, p), lcp(p, y)) for every other y: one np.minimum fills th
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,21 +20,23 @@ from toki.engine.events import Span
 from toki.engine.tokens import Tokens
 
 UNKNOWN = -1
+UNLIMITED = 1 << 62
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Held:
     """What a slot or a RAM entry holds: the first `length` tokens of the list at `place` in Contents.
 
     Only the first `certain` tokens are known: what follows is the guessed reply. Where `length` exceeds the list, the
     tokens behind it are wholly unknown. `place` UNKNOWN: nothing but the length is known.
     `checkpoints`: token counts at which the server keeps a checkpoint (sliding-window models).
+
+    Made by Contents.hold alone, which gives the same object for the same contents: they are compared by identity.
     """
 
     place: int
     certain: int
     length: int
-    lora: str = ""
     checkpoints: tuple[int, ...] = ()
 
 
@@ -45,6 +49,8 @@ class Contents:
         self._length = np.zeros(capacity, np.int64)
         self._lcp = np.zeros((capacity, capacity), np.int32)
         self._used = np.zeros(capacity, np.bool_)
+        self._lora: list[str] = [""] * capacity
+        self._held: dict[tuple[int, int, int, tuple[int, ...]], Held] = {}
 
     def __len__(self) -> int:
         return len(self._tokens) - len(self._free)
@@ -55,6 +61,14 @@ class Contents:
             raise KeyError(place)
         return tokens
 
+    def hold(self, place: int, certain: int, length: int, checkpoints: tuple[int, ...] = ()) -> Held:
+        """The one Held of these contents."""
+        key = (place, certain, length, checkpoints)
+        held = self._held.get(key)
+        if held is None:
+            held = self._held[key] = Held(*key)
+        return held
+
     def lcp(self, a: int, b: int) -> int:
         """Exact number of equal leading tokens of the lists at two places."""
         return int(self._lcp[a, b])
@@ -63,9 +77,12 @@ class Contents:
         """Common prefix of the list at `place` with every place: int32, shape (capacity,); free places hold 0."""
         return self._lcp[place]
 
-    def add(self, tokens: Tokens) -> int:
-        """Keep a list and return its place; a list that is known already keeps its place."""
-        nearest, shared = self.nearest(tokens)
+    def add(self, tokens: Tokens, lora: str = "") -> int:
+        """Keep a list and return its place; a list that is known already keeps its place.
+
+        Lists that were made under different sets of adapters (`lora`) have nothing in common: their KV differs.
+        """
+        nearest, shared = self.nearest(tokens, lora)
         if nearest is not None and shared == len(tokens) == self._length[nearest]:
             return nearest
         if not self._free:
@@ -78,17 +95,24 @@ class Contents:
             self._lcp[place, nearest] = self._lcp[nearest, place] = shared
         self._lcp[place, place] = len(tokens)
         self._tokens[place] = tokens
+        self._lora[place] = lora
         self._length[place] = len(tokens)
         self._used[place] = True
         return place
 
-    def nearest(self, tokens: Tokens) -> tuple[int | None, int]:
+    def lora(self, place: int) -> str:
+        """The set of adapters under which the list at `place` was made."""
+        return self._lora[place]
+
+    def nearest(self, tokens: Tokens, lora: str = "") -> tuple[int | None, int]:
         """The place whose list shares most with `tokens`, and how much; (None, 0) where nothing is known.
 
         Descends from list to list: only those that agree with the last one up to the fork, and go on with our token
         there, can share more.
         """
         used = np.flatnonzero(self._used)
+        if lora or any(self._lora):
+            used = np.array([place for place in used.tolist() if self._lora[place] == lora], np.intp)
         if not len(used):
             return None, 0
         best = int(used[-1])
@@ -115,17 +139,17 @@ class Contents:
         wanted[[place for place in places if place != UNKNOWN]] = True
         for place in np.flatnonzero(self._used & ~wanted).tolist():
             self._tokens[place] = None
+            self._lora[place] = ""
             self._length[place] = 0
             self._lcp[place, :] = 0
             self._lcp[:, place] = 0
             self._free.append(place)
         self._used &= wanted
+        self._held = {key: held for key, held in self._held.items() if held.place != UNKNOWN and wanted[held.place]}
 
     def span(self, held: Held, prompt: Held) -> Span:
         """How many leading tokens of `prompt` (wholly certain) the contents `held` share: likely, and within what range."""
         most = min(held.length, prompt.length)
-        if held.lora != prompt.lora:
-            return Span(0, 0, 0)
         if UNKNOWN in (held.place, prompt.place):
             return Span(0, 0, most)
         shared = int(self._lcp[held.place, prompt.place])
@@ -135,21 +159,44 @@ class Contents:
         likely = most if shared >= self._length[held.place] else min(shared, most)
         return Span(min(held.certain, most), likely, most)
 
-    def contains(self, longer: Held, shorter: Held) -> bool:
-        """Whether `longer` most likely starts with all that `shorter` holds."""
-        if shorter.length > longer.length or UNKNOWN in (longer.place, shorter.place) or longer.lora != shorter.lora:
-            return False
-        if longer.place == shorter.place:
-            return True
-        shared = int(self._lcp[longer.place, shorter.place])
-        # Beyond the known part of either list nothing contradicts: the shorter one is then taken for a part.
-        known = min(int(self._length[longer.place]), int(self._length[shorter.place]))
-        return shared >= min(shorter.length, known) and shared >= min(shorter.certain, known)
+    def likely(self, held: Sequence[Held], prompts: Sequence[Held]) -> npt.NDArray[np.int64]:
+        """The likely common prefix of each of `prompts` with each of `held`: int64, shape (prompts, held)."""
+        places = np.array([one.place for one in held], np.intp)
+        lengths = np.array([one.length for one in held], np.int64)
+        wanted = np.array([one.place for one in prompts], np.intp)
+        most = np.minimum(lengths, np.array([one.length for one in prompts], np.int64)[:, None])
+        shared = self._lcp[wanted[:, None], places].astype(np.int64)
+        shared[shared >= self._length[places]] = UNLIMITED  # the rest is unknown: nothing contradicts
+        shared[:, places == UNKNOWN] = 0
+        return np.minimum(shared, most)
+
+    def related(self, held: Held, others: Iterable[Held]) -> tuple[Held | None, list[Held]]:
+        """Among `others`, the first that most likely starts with all of `held`, and all that `held` starts with.
+
+        Beyond the known part of either list nothing contradicts: the shorter one is then taken for a part.
+        """
+        parts: list[Held] = []
+        if held.place == UNKNOWN:
+            return None, parts
+        row: list[int] = self._lcp[held.place].tolist()
+        lengths: list[int] = self._length.tolist()
+        known, length = lengths[held.place], held.length
+        for other in others:
+            if other.place == UNKNOWN:
+                continue
+            shorter = other.length if other.length < length else length
+            both = min(known, lengths[other.place], shorter)
+            if other.place == held.place or row[other.place] >= both:
+                if other.length >= length:
+                    return other, parts
+                parts.append(other)
+        return None, parts
 
     def _grow(self) -> None:
         old = len(self._tokens)
         new = 2 * old
         self._tokens.extend([None] * old)
+        self._lora.extend([""] * old)
         self._free.extend(range(new - 1, old - 1, -1))
         self._length = np.concatenate([self._length, np.zeros(old, np.int64)])
         self._used = np.concatenate([self._used, np.zeros(old, np.bool_)])

@@ -54,9 +54,8 @@ class Conversations:
         """The latest conversation of whose contents the prompt extends at least 95 %."""
         for conversation in reversed(self.recent.values()):
             held = conversation.held
-            if held.lora == prompt.lora and held.length:
-                if self.contents.span(held, prompt).likely >= CONTINUES * held.length:
-                    return conversation
+            if held.length and self.contents.span(held, prompt).likely >= CONTINUES * held.length:
+                return conversation
         return None
 
     def note(self, key: int, prompt: Held) -> Conversation:
@@ -85,12 +84,12 @@ class Conversations:
         age = self.requests - conversation.seen
         chance = conversation.family.chance() if conversation.turns == 1 else 0.95
         patience = 8 + 4 * conversation.gap
-        return chance * 0.5 ** (age / patience)
+        return float(chance * 0.5 ** (age / patience))
 
     def replace_held(self, old: Held, new: Held) -> None:
         """More is known of some contents."""
         for conversation in self.recent.values():
-            if conversation.held == old:
+            if conversation.held is old:
                 conversation.held = new
 
     def _family(self, prompt: Held) -> Family:

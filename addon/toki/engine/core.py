@@ -47,6 +47,7 @@ from toki.engine.index import BruteForceIndex
 from toki.engine.policy import MARGIN
 from toki.engine.policy import Prices
 from toki.engine.policy import Returns
+from toki.engine.policy import Want
 from toki.engine.policy import cheapest
 from toki.engine.policy import id_slot
 from toki.engine.policy import options
@@ -206,11 +207,11 @@ class Engine:
         if known is None:
             return []
         prompt, old = known
-        place = self._contents.add(self._contents[prompt.place].extended(event.ids[: old.length - prompt.length]))
-        new = replace(old, place=place)
+        reply = event.ids[: old.length - prompt.length]
+        place = self._contents.add(self._contents[prompt.place].extended(reply), self._contents.lora(prompt.place))
         for belief in self._beliefs:
-            belief.replace_held(old, new)
-        self._conversations.replace_held(old, new)
+            belief.reveal(old, place)
+        self._conversations.replace_held(old, self._contents.hold(place, old.certain, old.length))
         return []
 
     def _looked(self, event: Looked) -> list[Command]:
@@ -260,12 +261,12 @@ class Engine:
         if self._mode is Mode.PIN:
             swappable = []
             pinnable = self._longest_prefix(belief, prompt, pinnable)
-        wanted = [
-            (conversation.held, self._conversations.chance(conversation))
+        wants = [
+            Want(conversation.held, self._conversations.chance(conversation))
             for conversation in self._conversations.recent.values()
             if conversation.key != flight.conversation
         ]
-        returns = Returns(self._contents, wanted)
+        returns = Returns(belief.base, wants)
         priced = options(
             belief.base,
             wish,
@@ -274,12 +275,12 @@ class Engine:
             pins=pinnable,
             swaps=[k for k in swappable if belief.base.slots[k].held is not None],
         )
+        if not priced:
+            return replace(passed, similarity=similarity, reason="all slots are busy")
         if self._mode is Mode.PIN and len(priced) > 1:
             best = 1
         else:
             best = cheapest(priced, MARGIN * prompt.length * self._prices.evaluate)
-        if not priced:
-            return replace(passed, similarity=similarity, reason="all slots are busy")
         option, launch = priced[best]
         reason = self._reason(priced[0][0], option)
         steer = id_slot(option.action, option.slot, belief.base)
@@ -398,8 +399,8 @@ class Engine:
         if ask.tokens is None:
             return
         self._collect()
-        place = self._contents.add(ask.tokens)
-        flight.prompt = Held(place, len(ask.tokens), len(ask.tokens), ask.lora)
+        place = self._contents.add(ask.tokens, ask.lora)
+        flight.prompt = self._contents.hold(place, len(ask.tokens), len(ask.tokens))
         flight.conversation = self._conversations.note(flight.key, flight.prompt).key
         if ask.vector is not None:
             self._vectors[place] = ask.vector
@@ -501,7 +502,7 @@ class Engine:
         reply = measured.reply_tokens or 0
         for belief in self._beliefs:
             belief.finish(flight.key, reply)
-        held = replace(prompt, length=prompt.length + max(reply - 1, 0))
+        held = self._contents.hold(prompt.place, prompt.certain, prompt.length + max(reply - 1, 0))
         self._conversations.replace_held(prompt, held)
         if held.length > prompt.length:
             self._replies[flight.key] = (prompt, held)
@@ -516,7 +517,7 @@ class Engine:
                 for number, slot in enumerate(shadow.slots):
                     if slot.idle and (measured.slot is None or measured.slot == number):
                         length = slot.held.length if slot.held else (measured.prompt_tokens or 1)
-                        shadow.correct(number, Held(UNKNOWN, 0, length))
+                        shadow.correct(number, self._contents.hold(UNKNOWN, 0, length))
 
     def _record(self, flight: Flight, measured: Measured) -> Record:
         parent, shared, similarity = None, 0, None

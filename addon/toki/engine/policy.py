@@ -6,15 +6,14 @@ a look ahead by one step on a copy of the shadow. Pure: the same state gives the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from toki.engine.contents import UNKNOWN
-from toki.engine.contents import Contents
 from toki.engine.contents import Held
 from toki.engine.events import Action
 from toki.engine.events import Option
@@ -23,6 +22,8 @@ from toki.engine.shadow import Shadow
 from toki.engine.shadow import Wish
 
 MARGIN = 0.01  # of the prompt's full price: a smaller win is not worth a deviation from the server's own choice
+TRIED = 2  # slots of each kind for which a pin and a swap are priced
+LOADABLE = 0.25  # the server loads no RAM entry of which less would stay (llama.cpp b11434, server-task.cpp 1804)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,69 +34,118 @@ class Prices:
     move: float = 0.01  # one token saved to or loaded from RAM
 
 
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What a conversation's next prompt will start with, and how likely it comes."""
+
+    held: Held
+    chance: float
+
+
 class Returns:
-    """What the conversations that may return would cost then, for any set of contents that is left to them."""
+    """What the conversations that may return would cost then, given what `shadow` or a copy of it holds."""
 
-    def __init__(self, contents: Contents, wanted: Sequence[tuple[Held, float]]) -> None:
-        """`wanted`: what each conversation will start with, and how likely it comes."""
-        kept = [(held, weight) for held, weight in wanted if held.place != UNKNOWN and weight > 0]
-        self._contents = contents
-        self._places = np.array([held.place for held, _ in kept], np.intp)
-        self._lengths = np.array([held.length for held, _ in kept], np.int64)
-        self._weights = np.array([weight for _, weight in kept])
-        self._columns: dict[tuple[Held, bool], npt.NDArray[np.int64]] = {}
+    def __init__(self, shadow: Shadow, wants: Sequence[Want]) -> None:
+        kept = [want for want in wants if want.held.place != UNKNOWN and want.chance > 0]
+        self._shadow = shadow
+        self._prompts = [want.held for want in kept]
+        self._lengths = np.array([want.held.length for want in kept], np.int64)
+        self._chances = np.array([want.chance for want in kept])
+        slots = [slot.held for slot in shadow.slots]
+        held = [one for one in slots if one is not None]
+        self._slot_columns: dict[int, int] = {}
+        for number, one in enumerate(slots):
+            if one is not None:
+                self._slot_columns[number] = len(self._slot_columns)
+        self._ram_columns = {entry: len(held) + n for n, entry in enumerate(shadow.ram)}
+        self._reuse = self._reusable(held + list(shadow.ram), len(held))
+        self._new: dict[tuple[Held, bool], npt.NDArray[np.int64]] = {}
 
-    def evaluated(self, shadow: Shadow) -> float:
-        """Expected prompt tokens to evaluate when the conversations return to what `shadow` holds."""
-        if not len(self._places):
+    def evaluated(self, after: Shadow) -> float:
+        """Expected prompt tokens to evaluate when the conversations return to what `after`, a copy gone on, holds."""
+        if not self._prompts:
             return 0.0
-        best = np.zeros(len(self._places), np.int64)
-        for slot in shadow.slots:
-            if slot.held is not None:
-                np.maximum(best, self._column(slot.held, stored=False), out=best)
-        for entry in shadow.ram:
-            np.maximum(best, self._column(entry, stored=True), out=best)
-        return float(self._weights @ (self._lengths - best))
+        mask = np.ones(self._reuse.shape[1], np.bool_)
+        extra: list[tuple[Held, bool]] = []
+        for number, (old, new) in enumerate(zip(self._shadow.slots, after.slots, strict=True)):
+            if old.held is not new.held:
+                if old.held is not None:
+                    mask[self._slot_columns[number]] = False
+                if new.held is not None:
+                    extra.append((new.held, False))
+        for entry in self._shadow.ram.keys() - after.ram.keys():
+            mask[self._ram_columns[entry]] = False
+        extra += [(entry, True) for entry in after.ram.keys() - self._shadow.ram.keys()]
+        best = self._reuse.max(axis=1, where=mask, initial=0)
+        for held, stored in extra:
+            column = self._new.get((held, stored))
+            if column is None:
+                column = self._new[held, stored] = self._reusable([held], 0 if stored else 1)[:, 0]
+            np.maximum(best, column, out=best)
+        return float(self._chances @ (self._lengths - best))
 
-    def _column(self, held: Held, stored: bool) -> npt.NDArray[np.int64]:
-        """Reuse that each conversation would find in some contents: int64, shape (conversations,)."""
-        column = self._columns.get((held, stored))
-        if column is None:
-            if held.place == UNKNOWN:
-                column = np.zeros(len(self._places), np.int64)
-            else:
-                shared = self._contents.row(held.place)[self._places].astype(np.int64)
-                whole = shared >= len(self._contents[held.place])
-                column = np.minimum(np.where(whole, held.length, np.minimum(shared, held.length)), self._lengths)
-                if stored:  # the server does not load an entry of which less than a quarter would stay
-                    column[column < 0.25 * held.length] = 0
-            self._columns[held, stored] = column
-        return column
+    def losses(self) -> dict[int, float]:
+        """For each slot, the tokens that the conversations would miss if just its contents were gone."""
+        if not self._prompts or not self._slot_columns:
+            return dict.fromkeys(self._slot_columns, 0.0)
+        rows = np.arange(len(self._prompts))
+        first = self._reuse.argmax(axis=1)
+        best = self._reuse[rows, first]
+        others = self._reuse.copy()
+        others[rows, first] = 0
+        missed = self._chances * (best - others.max(axis=1))
+        by_column = np.bincount(first, missed, self._reuse.shape[1])
+        return {number: float(by_column[column]) for number, column in self._slot_columns.items()}
+
+    def _reusable(self, held: Sequence[Held], in_slots: int) -> npt.NDArray[np.int64]:
+        """Tokens that each conversation would find in each of `held`, the first `in_slots` of which are in slots and
+        the others in RAM: int64, shape (conversations, held)."""
+        if not held or not self._prompts:
+            return np.zeros((len(self._prompts), len(held)), np.int64)
+        reuse = self._shadow.contents.likely(held, self._prompts)
+        stored = reuse[:, in_slots:]
+        stored[stored < LOADABLE * np.array([one.length for one in held[in_slots:]])] = 0
+        return reuse
 
 
 def options(
-    shadow: Shadow,
-    wish: Wish,
-    returns: Returns,
-    prices: Prices,
-    *,
-    pins: Iterable[int],
-    swaps: Iterable[int],
-) -> list[tuple[Option, Launch | None]]:
-    """Price passing the request on, and steering it to each of the slots given; passing comes first."""
+    shadow: Shadow, wish: Wish, returns: Returns, prices: Prices, *, pins: Sequence[int], swaps: Sequence[int]
+) -> list[tuple[Option, Launch]]:
+    """Price passing the request on, and steering it to the slots that are worth a try; passing comes first.
+
+    Empty where every slot is busy. `pins` and `swaps`: slots that may be steered to.
+    """
     tries: list[tuple[Action, int | None]] = [(Action.PASSED, None)]
-    tries += [(Action.PINNED, slot) for slot in pins]
-    tries += [(Action.SWAPPED, slot) for slot in swaps]
-    priced: list[tuple[Option, Launch | None]] = []
+    held = shadow.holds()
+    wish = replace(wish, shares=dict(zip(held, shadow.contents.likely(held, [wish.prompt])[0].tolist(), strict=True)))
+    if pins or swaps:
+        worth = _worth_trying(shadow, wish, returns)
+        tries += [(Action.PINNED, slot) for slot in worth if slot in pins]
+        tries += [(Action.SWAPPED, slot) for slot in worth if slot in swaps]
+    priced: list[tuple[Option, Launch]] = []
     for action, slot in tries:
         after = shadow.copy()
-        launch = after.launch(Wish(wish.key, wish.prompt, id_slot(action, slot, shadow), wish.kind, wish.cache_prompt))
+        launch = after.launch(replace(wish, id_slot=id_slot(action, slot, shadow)))
         if launch is None:
             continue
         now = (wish.prompt.length - launch.reuse.likely) * prices.evaluate + launch.moved * prices.move
         later = returns.evaluated(after) * prices.evaluate
         priced.append((Option(action, launch.slot, launch.reuse, now, later, ""), launch))
     return priced
+
+
+def _worth_trying(shadow: Shadow, wish: Wish, returns: Returns) -> list[int]:
+    """Idle slots of which one is surely as good as any other: those that share most with the prompt, those whose
+    contents would be missed least, the least recently used, and one that is empty."""
+    idle = [number for number, slot in enumerate(shadow.slots) if slot.idle]
+    if len(idle) <= 4:
+        return idle
+    shared = {number: wish.shares[held] for number in idle if (held := shadow.slots[number].held) is not None}
+    losses = returns.losses()
+    chosen = [number for number in idle if number not in shared][:1]
+    chosen += sorted(shared, key=lambda number: -shared[number])[:TRIED]
+    chosen += sorted(shared, key=lambda number: (losses[number], shadow.slots[number].used))[:TRIED]
+    return list(dict.fromkeys(chosen))
 
 
 def id_slot(action: Action, slot: int | None, shadow: Shadow) -> int | None:
@@ -105,10 +155,8 @@ def id_slot(action: Action, slot: int | None, shadow: Shadow) -> int | None:
     return slot + shadow.rules.n_slots if action is Action.SWAPPED else slot
 
 
-def cheapest(priced: Sequence[tuple[Option, Launch | None]], margin: float) -> int:
+def cheapest(priced: Sequence[tuple[Option, Launch]], margin: float) -> int:
     """The place of the cheapest option; the first (pass) unless another saves more than `margin` milliseconds."""
-    if not priced:
-        return 0
     best = min(range(len(priced)), key=lambda n: priced[n][0].now + priced[n][0].later)
     saved = priced[0][0].now + priced[0][0].later - priced[best][0].now - priced[best][0].later
     return best if saved > margin else 0

@@ -7,7 +7,9 @@ tools/server/server-context.cpp ("ctx") and server-task.cpp ("task").
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field
 from dataclasses import replace
 
 import numpy as np
@@ -32,6 +34,8 @@ class Wish:
     kind: Kind = Kind.COMPLETION
     cache_prompt: bool = True
     children: int = 0
+    # The likely common prefix of the prompt with some contents, where it was worked out for many of them at once.
+    shares: Mapping[Held, int] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +72,19 @@ def ratio(part: int, whole: int) -> np.float32:
 class Shadow:
     """The slot pool and the RAM entries of one server under one hypothesis about its rules."""
 
+    __slots__ = ("_clock", "_kept", "contents", "launches", "ram", "ram_known", "rules", "slots", "waiting")
+
     def __init__(self, rules: Rules, contents: Contents) -> None:
         self.rules = rules
         self.contents = contents
         self.slots: list[Slot] = [Slot() for _ in range(rules.n_slots)]
-        # In order of insertion, since the front is evicted first; with the most that ever lay from an entry to the back.
+        # In order of insertion, since the front is evicted first; with the most that ever lay from there to the back.
         self.ram: dict[Held, int] = {}
         self.ram_known = True  # whether all entries are known
         self.waiting: list[Wish] = []  # deferred until a slot is free
         self.launches: dict[int, Launch] = {}  # of the running requests
         self._clock = 0
+        self._kept: dict[int, Held] = {}  # idle slot -> a RAM entry that contains all it holds, as far as looked for
 
     def copy(self) -> Shadow:
         """A shadow that goes its own way; what it holds is shared, since nothing of it ever changes."""
@@ -90,6 +97,7 @@ class Shadow:
         twin.waiting = self.waiting.copy()
         twin.launches = self.launches.copy()
         twin._clock = self._clock
+        twin._kept = self._kept.copy()
         return twin
 
     # --- questions --------------------------------------------------------------------------------
@@ -101,37 +109,41 @@ class Shadow:
                 return number
         return None
 
-    def choose(self, prompt: Held, id_slot: int | None = None) -> tuple[int | None, bool]:
+    def choose(self, wish: Wish) -> tuple[int | None, bool]:
         """The slot that the server would take, and whether it would then turn to the RAM cache (ctx:1680-1792).
 
         None: every slot is busy. The comparison that keeps a pinned request to its slot uses the raw `id_slot`, so an
         id beyond the slots ("swap": k + n_slots) lands on k with a similarity of 0. A busy slot can be the answer to
         a pin; the server then defers the request.
         """
-        rules = self.rules
+        rules, prompt, id_slot = self.rules, wish.prompt, wish.id_slot
         chosen = None if id_slot is None else id_slot % rules.n_slots
-        best = np.float32(0)
+        best = 0
         if rules.sps:
-            threshold = np.float32(rules.sps)
+            least = np.float32(rules.sps)
             for number, slot in enumerate(self.slots):
-                if (id_slot is not None and number != id_slot) or not slot.idle or slot.held is None:
+                if (id_slot is not None and number != id_slot) or slot.key is not None or slot.held is None:
                     continue
-                similarity = ratio(self.contents.span(slot.held, prompt).likely, prompt.length)
-                if similarity > best and similarity > threshold:
-                    best = similarity
-                    chosen = number
+                # Prompts are far shorter than 2**23, so that ratios to one length tie only where the shares do.
+                shared = self._shared(slot.held, wish)
+                if shared > best and ratio(shared, prompt.length) > least:
+                    best, chosen = shared, number
             if chosen is not None:
                 held = self.slots[chosen].held
                 # An empty slot gives 0/0: NaN is not below 0.5, so a pin to it never looks in RAM.
-                keep = best * np.float32(prompt.length) / np.float32(held.length) if held and held.length else 1
+                keep = ratio(best, prompt.length) * np.float32(prompt.length) / np.float32(held.length) if held else 1
                 return chosen, bool(keep < 0.5)
         if chosen is not None:
             return chosen, False
         oldest = None
         for number, slot in enumerate(self.slots):  # `<=`: of never used slots the highest id wins (ctx:1756)
-            if slot.idle and (oldest is None or slot.used <= self.slots[oldest].used):
+            if slot.key is None and (oldest is None or slot.used <= self.slots[oldest].used):
                 oldest = number
         return oldest, oldest is not None
+
+    def _shared(self, held: Held, wish: Wish) -> int:
+        shared = wish.shares.get(held)
+        return self.contents.span(held, wish.prompt).likely if shared is None else shared
 
     def holds(self) -> list[Held]:
         """Everything that slots and RAM hold."""
@@ -157,7 +169,7 @@ class Shadow:
 
     def _launch(self, wish: Wish) -> Launch | None:
         prompt, rules = wish.prompt, self.rules
-        number, update = self.choose(prompt, wish.id_slot)
+        number, update = self.choose(wish)
         if number is None or not self.slots[number].idle:
             return None
         # A request with n > 1 waits until all its copies find a slot (ctx:2454).
@@ -171,10 +183,11 @@ class Shadow:
         entry = None
         peak = 0
         if consults:
-            moved = self._save(held) if held else 0
-            entry = self._load(held, prompt)
+            moved = self._save(number, held) if held else 0
+            entry = self._load(held, wish)
             if entry is not None:
-                peak = self.ram.pop(entry)
+                peak = self.ram[entry]
+                self._drop(entry)
                 held = entry
                 moved += entry.length
         reuse = Span(0, 0, 0)
@@ -182,11 +195,14 @@ class Shadow:
             reuse = self.reusable(held, prompt)
         if consults and not self.ram_known and wish.cache_prompt:
             reuse = Span(reuse.low, reuse.likely, max(prompt.length - 1, 0))
-        kept = held.checkpoints if held else ()
-        held = replace(prompt, checkpoints=self._checkpoints(kept, reuse.likely, prompt.length))
-        self.slots[number] = Slot(held, wish.key, tuple(others), self.slots[number].used)
-        for other in others:
-            self.slots[other] = replace(self.slots[other], held=held, key=wish.key)
+        if rules.window:
+            checkpoints = self._checkpoints(held.checkpoints if held else (), reuse.likely, prompt.length)
+            prompt = self.contents.hold(prompt.place, prompt.certain, prompt.length, checkpoints)
+        for taken in (number, *others):
+            self._kept.pop(taken, None)
+            self.slots[taken] = Slot(prompt, wish.key, used=self.slots[taken].used)
+        if others:
+            self.slots[number] = replace(self.slots[number], children=tuple(others))
         if rules.idle_save and rules.ram:
             moved += self._save_idle()
         self._purge()
@@ -199,10 +215,10 @@ class Shadow:
         number = self.running(key)
         if number is None:
             return
-        slot = self.slots[number]
-        assert slot.held is not None
-        length = min(slot.held.length + max(reply - 1, 0), self.rules.n_ctx)
-        self._release(number, replace(slot.held, length=length))
+        held = self.slots[number].held
+        assert held is not None
+        length = min(held.length + max(reply - 1, 0), self.rules.n_ctx)
+        self._release(number, self.contents.hold(held.place, held.certain, length, held.checkpoints))
 
     def cancel(self, key: int, least: int, most: int) -> None:
         """A request was cut off; its slot holds between `least` and `most` tokens of prompt and reply.
@@ -215,17 +231,28 @@ class Shadow:
             return
         held = self.slots[number].held
         assert held is not None
-        self._release(number, replace(held, certain=min(held.certain, least), length=most) if most else None)
+        certain = min(held.certain, least)
+        self._release(number, self.contents.hold(held.place, certain, most, held.checkpoints) if most else None)
 
     def correct(self, number: int, held: Held | None) -> None:
         """Believe what was seen of an idle slot rather than what was concluded."""
+        self._kept.pop(number, None)
         self.slots[number] = replace(self.slots[number], held=held)
 
-    def replace_held(self, old: Held, new: Held) -> None:
-        """More is known of some contents: the same thing, said better."""
-        self.slots = [replace(slot, held=new) if slot.held == old else slot for slot in self.slots]
-        if old in self.ram:
-            self.ram = {(new if entry == old else entry): peak for entry, peak in self.ram.items()}
+    def reveal(self, old: Held, place: int) -> None:
+        """What was guessed of some contents is now said by the list at `place`."""
+
+        def renewed(held: Held) -> Held:
+            if (held.place, held.certain, held.length) != (old.place, old.certain, old.length):
+                return held
+            return self.contents.hold(place, held.certain, held.length, held.checkpoints)
+
+        for number, slot in enumerate(self.slots):
+            if slot.held is not None and slot.held.place == old.place:
+                self.slots[number] = replace(slot, held=renewed(slot.held))
+        if any(entry.place == old.place for entry in self.ram):
+            self.ram = {renewed(entry): peak for entry, peak in self.ram.items()}
+            self._kept = {number: renewed(entry) for number, entry in self._kept.items()}
 
     # --- the rules, each once ---------------------------------------------------------------------
 
@@ -234,10 +261,12 @@ class Shadow:
         if slot.key is not None:
             self.launches.pop(slot.key, None)
         self._clock += 1
+        self._kept.pop(number, None)
         self.slots[number] = Slot(held, used=self._clock)
         self._unqueue(number)
         for child in slot.children:  # copies leave their slots empty (ctx:592)
             self._clock += 1
+            self._kept.pop(child, None)
             self.slots[child] = Slot(None, used=self._clock)
             self._unqueue(child)
 
@@ -259,57 +288,63 @@ class Shadow:
                 return False
         return True
 
-    def _save(self, held: Held) -> int:
-        """Store contents in the RAM cache (task: server_prompt_cache alloc); return the tokens written.
+    def _save(self, number: int, held: Held) -> int:
+        """Store a slot's contents in the RAM cache (task: server_prompt_cache alloc); return the tokens written.
 
         Contained in an entry: skipped, its place not refreshed. Larger than the limit: skipped. Entries that it
         contains are dropped, then the oldest go until it fits.
         """
-        contains = self.contents.contains
-        if held in self.ram or any(contains(entry, held) for entry in self.ram):
+        if number in self._kept:
+            return 0
+        keeper, parts = (held, []) if held in self.ram else self.contents.related(held, self.ram)
+        if keeper is not None:
+            self._kept[number] = keeper
             return 0
         if self._size(held) > self.rules.ram:
             return 0
-        for entry in [entry for entry in self.ram if contains(held, entry)]:
-            del self.ram[entry]
+        for entry in parts:
+            self._drop(entry)
         self.ram[held] = 0
+        self._kept[number] = held
         self.evict()
         behind = 0
         for entry in reversed(self.ram):
             behind += self._size(entry)
-            self.ram[entry] = max(self.ram[entry], behind)
+            if behind > self.ram[entry]:
+                self.ram[entry] = behind
         return held.length
+
+    def _drop(self, entry: Held) -> None:
+        del self.ram[entry]
+        if entry in self._kept.values():
+            self._kept = {number: keeper for number, keeper in self._kept.items() if keeper is not entry}
 
     def evict(self) -> None:
         """Drop the oldest entries until the rest fits."""
         excess = sum(map(self._size, self.ram)) - self.rules.ram
         while excess > 0:
             oldest = next(iter(self.ram))
-            del self.ram[oldest]
+            self._drop(oldest)
             excess -= self._size(oldest)
 
     def _size(self, held: Held) -> int:
         return held.length + self.rules.ram_entry
 
-    def _load(self, before: Held | None, prompt: Held) -> Held | None:
+    def _load(self, before: Held | None, wish: Wish) -> Held | None:
         """The RAM entry that replaces a slot's contents (task:1804-1879), or None.
 
         Entries are tried in the order of insertion; each must beat the best so far in both ratios, and be kept to a
         quarter at least. Against an empty slot any entry wins.
         """
-        keep = similarity = np.float32(-1)
-        if before is not None and before.length:
-            shared = self.contents.span(before, prompt).likely
-            keep, similarity = ratio(shared, before.length), ratio(shared, prompt.length)
-        elif prompt.length:
-            similarity = np.float32(0)
+        shared = self._shared(before, wish) if before is not None else 0
+        keep = ratio(shared, before.length) if before is not None else np.float32(-1)
         best = None
         for entry in self.ram:
-            shared = self.contents.span(entry, prompt).likely
-            entry_keep = ratio(shared, entry.length)
-            entry_similarity = ratio(shared, prompt.length)
-            if entry_keep >= 0.25 and entry_keep > keep and entry_similarity > similarity:
-                keep, similarity, best = entry_keep, entry_similarity, entry
+            entry_shared = self._shared(entry, wish)
+            if entry_shared > shared:
+                entry_keep = ratio(entry_shared, entry.length)
+                if entry_keep >= 0.25 and entry_keep > keep:
+                    shared, keep, best = entry_shared, entry_keep, entry
         return best
 
     def _save_idle(self) -> int:
@@ -317,9 +352,10 @@ class Shadow:
         moved = 0
         for number, slot in enumerate(self.slots):
             if slot.idle and slot.held is not None:
-                moved += self._save(slot.held)
+                moved += self._save(number, slot.held)
                 if self.rules.unified:
-                    self.slots[number] = replace(slot, held=None)
+                    self._kept.pop(number, None)
+                    self.slots[number] = Slot(None, used=slot.used)
         return moved
 
     def _purge(self) -> None:
@@ -332,7 +368,7 @@ class Shadow:
                 return
             if slot.idle and slot.held is not None:
                 cells -= slot.held.length
-                self.slots[number] = replace(slot, held=None)
+                self.correct(number, None)
 
     def _rolled_back(self, held: Held, shared: int, prompt: int) -> int:
         """Reuse on a sliding-window model (ctx:3524-3628): without the window before `shared`, the newest checkpoint

@@ -48,7 +48,7 @@ class Belief:
         base = Shadow(rules, contents)
         for view in slots or ():
             if view.id < rules.n_slots and view.n_tokens:
-                base.correct(view.id, Held(UNKNOWN, 0, view.n_tokens))
+                base.correct(view.id, contents.hold(UNKNOWN, 0, view.n_tokens))
         # A server that ran before may have anything in its RAM cache.
         base.ram_known = slots is not None and not any(view.n_tokens or view.task >= 0 for view in slots)
         return cls(rules, base, base.copy())
@@ -73,9 +73,9 @@ class Belief:
         self.base.cancel(key, least, most)
         self.alone.cancel(key, least, most)
 
-    def replace_held(self, old: Held, new: Held) -> None:
-        self.base.replace_held(old, new)
-        self.alone.replace_held(old, new)
+    def reveal(self, old: Held, place: int) -> None:
+        self.base.reveal(old, place)
+        self.alone.reveal(old, place)
 
     def judge(self, launch: Launch, reused: int, tolerance: int, weight: float) -> bool | None:
         """Score a prediction by what the server reported; None where it was no prediction."""
@@ -133,7 +133,8 @@ class Belief:
                 continue
             held = slot.held
             if slot.idle and held is not None and 0 < held.certain <= view.n_tokens and held.certain < held.length:
-                self.base.correct(view.id, replace(held, length=view.n_tokens))  # only a guess was off
+                longer = self.base.contents.hold(held.place, held.certain, view.n_tokens, held.checkpoints)
+                self.base.correct(view.id, longer)  # only a guess was off
                 continue
             wrong = True
             self.base.correct(view.id, self._looks_like(view.n_tokens) if view.n_tokens else None)
@@ -144,7 +145,7 @@ class Belief:
     def _looks_like(self, n_tokens: int) -> Held:
         """What a slot with so many tokens most likely holds: something that is known to be elsewhere, else unknown."""
         same = [held for held in dict.fromkeys(self.base.holds()) if held.length == n_tokens]
-        return same[0] if len(same) == 1 else Held(UNKNOWN, 0, n_tokens)
+        return same[0] if len(same) == 1 else self.base.contents.hold(UNKNOWN, 0, n_tokens)
 
 
 @dataclass(slots=True)
