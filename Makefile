@@ -1,0 +1,42 @@
+# Things a person starts. `make` alone lists them.
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help run test demo accuracy bench bench-quick bench-overhead lint clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(VENV)/installed-server ## toki in front of LLAMA_URL (http://127.0.0.1:8080) or an embedded llama-server; PORT=8081
+	@$(RUN) scripts/run.py
+
+test: $(VENV)/installed-test ## lint, types and the whole suite, real servers included, on each Python of 3.11 to 3.13
+	@$(RUN) scripts/suite.py
+
+demo: $(VENV)/installed-server ## four agent-like sessions, straight to the embedded server and through toki
+	@$(RUN) scripts/demo.py
+
+accuracy: $(VENV)/installed-test ## are the predictions those of the real servers? SEED=n
+	@$(RUN) scripts/accuracy.py $(if $(SEED),--seed $(SEED))
+
+bench: $(VENV)/installed-test ## evaluated tokens against the server alone, several scenarios; SEEDS=a,b
+	@$(RUN) scripts/bench.py $(if $(SEEDS),--seeds $(SEEDS))
+
+bench-quick: $(VENV)/installed-test ## the same, short
+	@$(RUN) scripts/bench.py --quick $(if $(SEEDS),--seeds $(SEEDS))
+
+bench-overhead: $(VENV)/installed-test ## what toki adds to a request, in milliseconds
+	@$(RUN) scripts/bench_overhead.py
+
+lint: $(VENV)/installed-test ## style and types
+	@$(RUN) scripts/suite.py --lint
+
+clean: ## remove everything that was made here, virtual environments included
+	rm -rf .venv .venv-3.* .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* build dist
+	find addon scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/installed-%: pyproject.toml scripts/install.py
+	@$(PYTHON) scripts/install.py $(VENV) $*

@@ -1,0 +1,103 @@
+"""Runs the whole suite: style, types, and the tests on each supported Python that this machine has.
+
+Everything runs on the oldest supported Python (3.11, mitmproxy 11): unit tests, live tests, coverage. The others
+(mitmproxy 12) run the unit tests and the live tests that face mitmproxy. With CI=true none of them may be missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from install import ROOT
+from install import install
+
+VERSIONS = ("3.11", "3.12", "3.13")
+LINT = (
+    ["-m", "ruff", "check", "--quiet"],
+    ["-m", "ruff", "format", "--check", "--quiet"],
+    ["-m", "mypy"],
+)
+ALL = ["-m", "pytest", "--cov", "--cov-report=term", "--cov-fail-under=90"]
+FACING_MITMPROXY = ["-m", "pytest", "-m", "proxy or not live"]
+
+
+def candidates(wanted: str) -> Iterator[str]:
+    """Commands and paths that may be Python `wanted` ("3.12"): the PATH first, then pyenv, newest first."""
+    yield from filter(None, map(shutil.which, (f"python{wanted}", "python3", "python")))
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    yield from map(str, sorted(pyenv.glob(f"{wanted}.*/bin/python"), reverse=True))
+
+
+def find(wanted: str) -> str | None:
+    """A working interpreter of version `wanted` that can make virtual environments, or None."""
+    if wanted == running():
+        return sys.executable
+    question = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
+    for python in candidates(wanted):
+        answer = subprocess.run([python, "-c", question], capture_output=True, text=True, check=False)
+        if answer.stdout.strip() == wanted:
+            return python
+    return None
+
+
+def running() -> str:
+    return "{}.{}".format(*sys.version_info[:2])
+
+
+def environment(wanted: str, python: str) -> Path:
+    """The Python of the virtual environment for `wanted`, made and filled if need be."""
+    if wanted == running():
+        return Path(sys.executable)
+    directory = ROOT / f".venv-{wanted}"
+    install(directory, "test", python)
+    return directory / "bin" / "python"
+
+
+def lint() -> bool:
+    """Whether all checks pass; each of them runs, whatever the others say."""
+    results = [subprocess.run([sys.executable, *command], cwd=ROOT, check=False).returncode for command in LINT]
+    return not any(results)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lint", action="store_true", help="style and types only")
+    if parser.parse_args().lint:
+        return 0 if lint() else 1
+
+    found = {wanted: python for wanted in VERSIONS if (python := find(wanted))}
+    missing = [wanted for wanted in VERSIONS if wanted not in found]
+    if missing and os.environ.get("CI") == "true":
+        print(f"CI needs Python {', '.join(missing)}: found neither on the PATH nor under pyenv")
+        return 2
+    if missing:
+        print(f"not tested, since not found on the PATH or under pyenv: Python {', '.join(missing)}")
+
+    with ThreadPoolExecutor() as pool:  # mostly waiting for the package index
+        environments = list(pool.map(environment, found, found.values()))
+    failed = [] if lint() else ["style and types"]
+    for inside in environments:
+        command = ALL if inside == environments[0] else FACING_MITMPROXY
+        title = describe(inside)
+        print(f"\n== {title}: {'everything' if command is ALL else 'unit tests and what faces mitmproxy'}", flush=True)
+        if subprocess.run([inside, *command], cwd=ROOT, check=False).returncode != 0:
+            failed.append(title)
+    print(f"\nfailed: {'; '.join(failed)}" if failed else f"\nall passed on Python {', '.join(found)}")
+    return 1 if failed else 0
+
+
+def describe(python: Path) -> str:
+    question = "import sys; from importlib.metadata import version as v; print(sys.version.split()[0], v('mitmproxy'))"
+    answer = subprocess.run([python, "-c", question], capture_output=True, text=True, check=True)
+    return "Python {}, mitmproxy {}".format(*answer.stdout.split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
