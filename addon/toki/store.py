@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import fields
 from dataclasses import replace
@@ -152,8 +153,9 @@ def open_database(path: Path) -> sqlite3.Connection:
     # Only ever narrower for the file itself. SQLite makes -wal and -shm with its mode; those left over may differ.
     mode = path.stat().st_mode & 0o700
     for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
-        if file.exists() and file.stat().st_mode & 0o777 != mode:
-            file.chmod(mode)
+        with suppress(FileNotFoundError):  # another process that closes takes -wal and -shm away
+            if file.stat().st_mode & 0o777 != mode:
+                file.chmod(mode)
     db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
     try:
         _applied(db)  # refuses before anything is written
