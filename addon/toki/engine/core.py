@@ -523,8 +523,9 @@ class Engine:
         parent, shared, similarity = None, 0, None
         if flight.prompt is not None:
             parent, shared, similarity = self._parent(flight.prompt)
+            self._recorded.pop(flight.prompt.place, None)
             self._recorded[flight.prompt.place] = flight.key
-            if flight.ask.vector is not None:
+            if flight.ask.vector is not None and flight.prompt.place not in self._index:
                 self._index.add(flight.prompt.place, flight.ask.vector, flight.prompt.length)
         decision = flight.decision
         return Record(
