@@ -150,11 +150,11 @@ def test_slot_actions_name_the_slot_and_the_file() -> None:
     with wire(lambda *_: http({"id_slot": 2})) as served, backend(served.url) as server:
         assert server.cache_save(2, "f", AUTH, TIMEOUT) == {"id_slot": 2}
         server.cache_load(2, "f", AUTH, TIMEOUT)
-        server.cache_erase(2, AUTH, TIMEOUT)
+        server.cache_erase(2, AUTH, TIMEOUT, model="m")
     assert [(line.split()[1], body) for line, _, body in served.requests] == [
         ("/slots/2?action=save&autoload=false", b'{"filename":"f"}'),
         ("/slots/2?action=restore&autoload=false", b'{"filename":"f"}'),
-        ("/slots/2?action=erase&autoload=false", b"{}"),
+        ("/slots/2?action=erase&autoload=false", b'{"model":"m"}'),
     ]
 
 

@@ -168,24 +168,25 @@ class LlamaServerBackend:
         except ValueError as error:
             raise ServerError(f"/v1/embeddings: {error}", 200) from None
 
-    def cache_save(self, slot: int, filename: str, auth: Auth, timeout: float) -> Mapping[str, Any]:
+    def cache_save(self, slot: int, filename: str, auth: Auth, timeout: float, model: str = "") -> Mapping[str, Any]:
         """Write a slot's KV cache to a file of the server's --slot-save-path. toki itself never does."""
-        return self._slot_action(slot, "save", {"filename": filename}, auth, timeout)
+        return self._slot_action(slot, "save", {"filename": filename}, auth, timeout, model)
 
-    def cache_load(self, slot: int, filename: str, auth: Auth, timeout: float) -> Mapping[str, Any]:
+    def cache_load(self, slot: int, filename: str, auth: Auth, timeout: float, model: str = "") -> Mapping[str, Any]:
         """Read a slot's KV cache from a file. toki itself never does: it changes answers."""
-        return self._slot_action(slot, "restore", {"filename": filename}, auth, timeout)
+        return self._slot_action(slot, "restore", {"filename": filename}, auth, timeout, model)
 
-    def cache_erase(self, slot: int, auth: Auth, timeout: float) -> Mapping[str, Any]:
+    def cache_erase(self, slot: int, auth: Auth, timeout: float, model: str = "") -> Mapping[str, Any]:
         """Empty a slot; needs --slot-save-path too."""
-        return self._slot_action(slot, "erase", {}, auth, timeout)
+        return self._slot_action(slot, "erase", {}, auth, timeout, model)
 
     def _slot_action(
-        self, slot: int, action: str, body: Mapping[str, Any], auth: Auth, timeout: float
+        self, slot: int, action: str, body: Mapping[str, Any], auth: Auth, timeout: float, model: str
     ) -> Mapping[str, Any]:
         path = f"/slots/{slot}"
-        deadline = monotonic() + timeout
-        return _mapping(self._call("POST", self._base, path, auth, deadline, _json(body), {"action": action}), path)
+        content = _json(_for(model, body))
+        answer = self._call("POST", self._base, path, auth, monotonic() + timeout, content, {"action": action})
+        return _mapping(answer, path)
 
     def _tokenize(
         self,
@@ -197,14 +198,12 @@ class LlamaServerBackend:
         parse_special: bool,
         model: str,
     ) -> npt.NDArray[np.int32]:
-        body: dict[str, Any] = {
+        body = {
             "content": content if isinstance(content, str) else list(content),
             "add_special": add_special,
             "parse_special": parse_special,
         }
-        if model:
-            body["model"] = model
-        answer = _mapping(self._look("POST", base, "/tokenize", auth, timeout, _json(body)), "/tokenize")
+        answer = _mapping(self._look("POST", base, "/tokenize", auth, timeout, _json(_for(model, body))), "/tokenize")
         return _ids(answer.get("tokens"))
 
     def _look(
@@ -287,6 +286,11 @@ def _content(response: requests.Response, deadline: float, name: str) -> bytes:
             raise ServerError(f"{name}: the answer did not end in time", 200)
         parts.append(part)
     return b"".join(parts)
+
+
+def _for(model: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A router finds the model in the body of a POST."""
+    return {**body, "model": model} if model else body
 
 
 def _json(body: Mapping[str, Any]) -> bytes:

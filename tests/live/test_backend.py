@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import time
+from collections.abc import Callable
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import requests
 
 from servers import BUILDS
+from servers import HOST
 from servers import Build
 from servers import Flags
 from servers import LlamaServer
+from servers import free_port
+from servers import llama_server_binary
 from servers import smollm2
 from servers import start
 from servers import tiny_model
@@ -30,6 +39,7 @@ KEY = Auth("Bearer right")
 FLAGS = Flags(
     n_parallel=2, n_ctx=1024, kv_unified=False, cache_ram_mib=8, api_key="right", api_prefix="/pre", swa_full=True
 )
+NOBODY = Auth()
 PATIENCE = 60.0
 
 
@@ -75,7 +85,7 @@ def test_slots_before_and_after_use(backend: LlamaServerBackend) -> None:
 def test_a_slot_that_was_never_used(build: Build) -> None:
     with start(tiny_model(), Flags(n_parallel=1, n_ctx=512), build) as fresh:
         never = LlamaServerBackend(fresh.url)
-        assert never.slots(Auth(), PATIENCE) == (SlotView(0, busy=False, n_tokens=0, task=-1, n_ctx=512),)
+        assert never.slots(NOBODY, PATIENCE) == (SlotView(0, busy=False, n_tokens=0, task=-1, n_ctx=512),)
         never.close()
 
 
@@ -123,6 +133,69 @@ def test_the_other_key_header(backend: LlamaServerBackend) -> None:
     assert len(backend.slots(Auth(api_key="right"), PATIENCE)) == 2
 
 
+@pytest.fixture
+def router(tmp_path: Path) -> Iterator[str]:
+    """A router that knows one model, which is not loaded yet."""
+    (tmp_path / "tiny.gguf").symlink_to(tiny_model())
+    binary = llama_server_binary()
+    where = ["--models-dir", str(tmp_path), "--host", HOST, "--port", str(free_port()), "--device", "none"]
+    with subprocess.Popen(
+        [str(binary), *where, *Flags(n_parallel=1, n_ctx=256).argv()],
+        env={**os.environ, "LD_LIBRARY_PATH": str(binary.parent)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        url = f"http://{HOST}:{where[5]}"
+        try:
+            until(lambda: healthy(url))
+            yield url
+        finally:
+            process.terminate()  # ends its models too
+
+
+def healthy(url: str) -> bool:
+    try:
+        return requests.get(f"{url}/health", timeout=1).status_code == 200
+    except requests.RequestException:
+        return False
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_router_is_asked_for_a_model_but_never_made_to_load_it(router: str) -> None:
+    backend = LlamaServerBackend(router)
+    try:
+        props = backend.props(NOBODY, PATIENCE)
+        assert (props.router, props.total_slots, props.n_ctx) == (True, 0, 0)
+        look_ups: list[Callable[[], object]] = [
+            lambda: backend.props(NOBODY, PATIENCE, "tiny"),
+            lambda: backend.slots(NOBODY, PATIENCE, "tiny"),
+            lambda: backend.tokenize("A", NOBODY, PATIENCE, add_special=True, model="tiny"),
+            lambda: backend.apply_template(
+                b'{"model": "tiny", "messages": [{"role": "user", "content": "A"}]}', NOBODY, PATIENCE
+            ),
+            lambda: backend.completion({"model": "tiny", "prompt": "A", "n_predict": 1}, NOBODY, PATIENCE),
+        ]
+        for look_up in look_ups:
+            with pytest.raises(ServerError) as caught:
+                look_up()
+            assert caught.value.status == 400
+        assert requests.get(f"{router}/v1/models", timeout=5).json()["data"][0]["status"]["value"] == "unloaded"
+        client = {"model": "tiny", "prompt": "A", "n_predict": 1}
+        assert requests.post(f"{router}/completion", json=client, timeout=PATIENCE).status_code == 200
+        for look_up in look_ups:
+            look_up()
+        assert backend.props(NOBODY, PATIENCE, "tiny").total_slots == 1
+    finally:
+        backend.close()
+
+
 def test_no_embeddings_here(server: LlamaServer) -> None:
     made = LlamaServerBackend(server.url, embed_url=server.url)
     with pytest.raises(ServerError, match="/v1/embeddings: status 501"):
@@ -133,10 +206,10 @@ def test_no_embeddings_here(server: LlamaServer) -> None:
 def test_a_server_that_was_killed() -> None:
     with start(tiny_model(), Flags(n_parallel=1, n_ctx=512)) as running:
         made = LlamaServerBackend(running.url)
-        made.props(Auth(), PATIENCE)
+        made.props(NOBODY, PATIENCE)
         running.kill()
         with pytest.raises(ServerError) as caught:
-            made.props(Auth(), PATIENCE)
+            made.props(NOBODY, PATIENCE)
         made.close()
     assert caught.value.status is None
 
@@ -161,7 +234,7 @@ def test_embeddings_know_what_a_text_means(build: Build) -> None:
     with start(smollm2(), flags, build) as running:
         made = LlamaServerBackend("http://127.0.0.1:1", embed_url=running.url)
         texts = ("A cat sleeps on the sofa.", "A kitten naps on the couch.", "Section 12: depreciation schedules.")
-        cat, kitten, tax = (made.embed(text, Auth(), PATIENCE) for text in texts)
+        cat, kitten, tax = (made.embed(text, NOBODY, PATIENCE) for text in texts)
         made.close()
     assert all(np.linalg.norm(vector) == pytest.approx(1, abs=1e-5) for vector in (cat, kitten, tax))
     assert cat @ kitten > cat @ tax
@@ -172,8 +245,8 @@ def test_a_long_text_is_embedded_in_segments_that_the_server_takes(build: Build)
     with start(tiny_model(), Flags(n_parallel=1, n_ctx=2048, embeddings=True, pooling="mean"), build) as running:
         made = LlamaServerBackend(running.url, embed_url=running.url)
         text = "The tax code changed depreciation schedules. " * 60
-        assert len(made.tokenize(text, Auth(), PATIENCE, add_special=True)) > EMBED_BATCH
-        long, longer, other = (made.embed(each, Auth(), PATIENCE) for each in (text, text + "Really.", text[::-1]))
+        assert len(made.tokenize(text, NOBODY, PATIENCE, add_special=True)) > EMBED_BATCH
+        long, longer, other = (made.embed(each, NOBODY, PATIENCE) for each in (text, text + "Really.", text[::-1]))
         made.close()
     assert long @ longer > 0.99
     assert long @ longer > long @ other
