@@ -86,6 +86,12 @@ def test_an_unfinished_answer_need_not_add_up() -> None:
     assert (measured.prompt_tokens, measured.reused, measured.evaluated) == (10, 4, 2)
 
 
+def test_an_unfinished_answer_is_not_completed() -> None:
+    found = Figures()
+    found.note(reused=4, evaluated=2)
+    assert found.measured(False) == Measured(reused=4, evaluated=2, finished=False)
+
+
 # --- the reply's text ---------------------------------------------------------------------------------------------
 
 
@@ -125,21 +131,27 @@ def test_a_long_text_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 REQUEST_NAMES = """
     prompt messages role content type text id_slot n n_cmpl lora id scale stream model cache_prompt max_tokens
-    prompt_string multimodal_data system tools input instructions
+    prompt_string multimodal_data system tools input instructions thinking budget_tokens tool_choice source
+    stop_sequences metadata user_id tool_use_id arguments call_id output summary name input_schema
 """
 ANSWER_NAMES = """
     choices index message delta tool_calls usage prompt_tokens prompt_tokens_details cached_tokens
     completion_tokens timings cache_n prompt_n predicted_n prompt_ms __verbose prompt_progress total cache
-    truncated stop_type tokens_evaluated response output error
+    truncated stop_type tokens_evaluated response output_tokens input_tokens error
+    cache_read_input_tokens input_tokens_details content_block stop_sequence item
 """
 NAMES = st.sampled_from((REQUEST_NAMES + ANSWER_NAMES).split())
+KINDS = """
+    assistant tool_use tool_result thinking image document enabled function_call function_call_output reasoning
+    input_text output_text message response.created response.output_text.delta text_delta
+"""
 VALUES = st.recursive(
     st.none()
     | st.booleans()
     | st.integers(min_value=-(2**70), max_value=2**70)
     | st.integers(min_value=-3, max_value=9)
-    | st.floats()
-    | st.sampled_from(["", "text", "image_url", "word", "user", "-1", "\ud800"]),
+    | st.floats()  # a body's are finite (splice.parse), an answer's need not be
+    | st.sampled_from(["", "text", "image_url", "word", "user", "-1", "\ud800", *KINDS.split()]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
     max_leaves=12,
 )

@@ -63,7 +63,7 @@ class ChatMeter:
         shown = choice(chunk)
         message = part(shown, "message") or part(shown, "delta")
         self._reply.add(message.get("content"))
-        if self._figures.several or message.get("tool_calls") or message.get("reasoning_content"):
+        if message.get("tool_calls") or message.get("reasoning_content"):
             self._reply.spoil()
 
     def measured(self, finished: bool) -> Measured:
