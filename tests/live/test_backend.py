@@ -110,6 +110,9 @@ def test_templates_and_tokens(backend: LlamaServerBackend) -> None:
     with pytest.raises(ServerError) as caught:
         backend.apply_template(b'{"messages": 5}', KEY, PATIENCE)
     assert caught.value.status in (400, 500)
+    with pytest.raises(ServerError) as caught:
+        backend.tokenize("a\ud800", KEY, PATIENCE, add_special=False)
+    assert caught.value.status in (400, 500)
 
 
 def test_the_servers_own_tokens_are_the_same(backend: LlamaServerBackend) -> None:
