@@ -146,27 +146,32 @@ def test_an_encoded_body_is_unsteerable(content_encoding: str) -> None:
 # --- odd bodies at random -----------------------------------------------------------------------------------------
 
 LITERALS = """
-    0 -0 7 1.0 1e-05 1E+2 0.1 -1.5e300 1e308 1e309 1e999 1e-999 NaN -Infinity 01 2147483648 9223372036854775808
-    -9223372036854775809 18446744073709551616 123456789012345678901234567890
+    0 -0 7 1.0 1e-05 1E+2 0.1 -1.5e300 1e308 1e-999 2147483648 9223372036854775808 -9223372036854775809
+    18446744073709551616 123456789012345678901234567890 true false null [] {}
 """
-NUMBERS = [*LITERALS.split(), "1" * 308, "9" * 309, "1" * 400 + "." + "0" * 9]
+PLAIN_VALUES = [*LITERALS.split(), "1" * 308, "[" * 500 + "]" * 500]
+BROKEN_LITERALS = "1e309 -1e999 NaN -Infinity 01 1. +1 True"
+BROKEN_VALUES = [*BROKEN_LITERALS.split(), "9" * 309, "1" * 400 + "." + "0" * 9, "[" * 100_000 + "]" * 100_000]
 PIECES = ["a", "id_slot", "é", "😀", "\u2028", "\x7f", "{", "}", '\\"', "\\\\", "\\/", "\\n", "\\u00e9", "\\u0000"]
+PAIR = "\\ud83d\\uDE00"
 BROKEN_PIECES = ["\\ud83d", "\\uDE00", "\\x", "\n"]
-NAMES = ['"prompt"', '"messages"', '"id_slot"', '"cache_prompt"', '"cache\\u005fprompt"', '"a"', '"b"', '"n"']
-OTHERS = ["true", "null", "True", "[]", "{}", "[" * 500 + "]" * 500, "[" * 200_000 + "]" * 200_000]
+NAMES = ['"prompt"', '"messages"', '"id_slot"', '"cache_prompt"', '"cache\\u005fprompt"', '"a"', '"b"', '"n"', '"c"']
 
 
 class Writer:
-    """Writes JSON as a hostile client might; about half of it is what a server takes."""
+    """Writes JSON as a hostile client might; about a third of it may be steered."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
 
+    def rarely(self) -> bool:
+        return self.random.random() < 0.01
+
     def white(self) -> str:
-        return self.random.choice(["", "", "", " ", "\n", "\t\r "]) if self.random.random() < 0.99 else "\x0c"
+        return "\x0c" if self.random.random() < 0.001 else self.random.choice(["", "", "", " ", "\n", "\t\r "])
 
     def text(self) -> str:
-        pieces = PIECES if self.random.random() < 0.95 else PIECES + BROKEN_PIECES
+        pieces = BROKEN_PIECES if self.rarely() else [*PIECES, PAIR]
         return '"' + "".join(self.random.choices(pieces, k=self.random.randrange(4))) + '"'
 
     def value(self, depth: int) -> str:
@@ -175,18 +180,16 @@ class Writer:
             return "[" + ",".join(self.value(depth - 1) for _ in range(self.random.randrange(4))) + "]"
         if kind < 10 and depth:
             return self.body(depth - 1)
-        if kind < 12:
-            return self.random.choice(OTHERS)
-        return self.text() if kind < 16 else self.random.choice(NUMBERS)
+        if kind < 14:
+            return self.text()
+        return self.random.choice(BROKEN_VALUES if self.random.random() < 0.1 else PLAIN_VALUES)
 
     def body(self, depth: int) -> str:
         names = self.random.sample(NAMES, self.random.randrange(5)) + [self.text()] * self.random.randrange(2)
-        if self.random.random() < 0.05:
-            names *= 2
-        pairs = (
-            f"{self.white()}{name}{self.white()}:{self.white()}{self.value(depth)}{self.white()}" for name in names
-        )
-        return "{" + ",".join(pairs) + self.random.choice(["", "", "", " ", " ", ",", ""]) + "}"
+        names += names[:1] * self.rarely()
+        white = self.white
+        pairs = [f"{white()}{name}{white()}:{white()}{self.value(depth)}{white()}" for name in names]
+        return "{" + ",".join(pairs) + "," * self.rarely() + white() * (not pairs) + "}"
 
     def request(self) -> tuple[bytes, str | None]:
         """A body and its Content-Encoding."""

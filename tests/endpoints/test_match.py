@@ -10,10 +10,14 @@ from toki.endpoints import match
 ROUTES = [endpoint.name for endpoint in ENDPOINTS]
 
 
-@pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("prefix", ["", "/llm", "/v1", "/upstream/some-model", "/chat", "/a.b/c%20d"])
 @pytest.mark.parametrize("query", ["", "?", "?beta=true", "?next=/tokenize", "?a=1&b=/v1/completions"])
-def test_a_route_is_found_behind_any_prefix_and_before_any_query(route: str, prefix: str, query: str) -> None:
+def test_a_route_is_found_behind_any_prefix_and_before_any_query(prefix: str, query: str) -> None:
+    for route in ROUTES:
+        check_found(prefix, route, query)
+
+
+def check_found(prefix: str, route: str, query: str) -> None:
     endpoint = match("POST", prefix + route + query)
     assert endpoint is not None
     if prefix + route in ROUTES:
@@ -68,9 +72,8 @@ def test_other_paths_are_none_of_ours(path: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "OPTIONS", "DELETE", "post", ""])
-@pytest.mark.parametrize("route", ROUTES)
-def test_only_post_carries_a_prompt(method: str, route: str) -> None:
-    assert match(method, route) is None
+def test_only_post_carries_a_prompt(method: str) -> None:
+    assert [match(method, route) for route in ROUTES] == [None] * len(ROUTES)
 
 
 def test_the_table_lists_each_route_once() -> None:
