@@ -75,7 +75,8 @@ class Contents:
 
     def row(self, place: int) -> npt.NDArray[np.int32]:
         """Common prefix of the list at `place` with every place: int32, shape (capacity,); free places hold 0."""
-        return self._lcp[place]
+        row: npt.NDArray[np.int32] = self._lcp[place]
+        return row
 
     def add(self, tokens: Tokens, lora: str = "") -> int:
         """Keep a list and return its place; a list that is known already keeps its place.
@@ -85,6 +86,11 @@ class Contents:
         nearest, shared = self.nearest(tokens, lora)
         if nearest is not None and shared == len(tokens) == self._length[nearest]:
             return nearest
+        if nearest is not None:  # of a growing chat only the longest list is kept in memory
+            if shared == self._length[nearest]:
+                self._tokens[nearest] = tokens.head(shared)
+            elif shared == len(tokens):
+                tokens = self[nearest].head(shared)
         if not self._free:
             self._grow()
         place = self._free.pop()

@@ -9,19 +9,14 @@ seen: a stream's headers come at its launch (b10434 and b11549: 5 to 7 ms, where
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from dataclasses import field
 from dataclasses import replace
-
-import numpy as np
-import numpy.typing as npt
 
 from toki.engine.contents import UNKNOWN
 from toki.engine.contents import Contents
 from toki.engine.contents import Held
-from toki.engine.conversations import Conversation
 from toki.engine.conversations import Conversations
-from toki.engine.embedding import DIMENSIONS
 from toki.engine.events import Action
 from toki.engine.events import Answered
 from toki.engine.events import Arrived
@@ -35,15 +30,15 @@ from toki.engine.events import Look
 from toki.engine.events import Looked
 from toki.engine.events import Measured
 from toki.engine.events import Mode
+from toki.engine.events import Option
 from toki.engine.events import Outcome
 from toki.engine.events import Read
 from toki.engine.events import Record
 from toki.engine.events import Replied
 from toki.engine.events import Restarted
 from toki.engine.events import Send
-from toki.engine.events import SlotView
 from toki.engine.events import Span
-from toki.engine.index import BruteForceIndex
+from toki.engine.history import History
 from toki.engine.policy import MARGIN
 from toki.engine.policy import Prices
 from toki.engine.policy import Returns
@@ -52,34 +47,40 @@ from toki.engine.policy import cheapest
 from toki.engine.policy import id_slot
 from toki.engine.policy import options
 from toki.engine.rules import hypotheses
-from toki.engine.shadow import Launch
 from toki.engine.shadow import Wish
 from toki.engine.trust import Actions
 from toki.engine.trust import Belief
 
-MEMORY = 512  # token lists kept beyond those that slots, RAM entries and conversations hold
+COLLECT = 1024  # token lists at which those that nothing refers to are forgotten
+REPLIES = 64  # ended requests whose replies are waited for
 FOREIGN_PAUSE = 60.0  # seconds without steering after traffic of others was seen on a server with a RAM cache
+LINGER = 30.0  # seconds after which a request whose client left is taken to have ended, where no look tells
 
 
 @dataclass(slots=True)
 class Flight:
-    """One request from its arrival to its end."""
+    """One request, from its arrival until the server is done with it."""
 
     key: int
     ask: Ask
-    decision: Decision
+    decision: Decision = Decision(Action.PASSED, None, None, None, None, None, "")
     prompt: Held | None = None  # None: its tokens are not known (yet)
-    read: bool = False  # whether its tokens are as known as they will be
-    placed: bool = False  # its launch was seen or concluded
+    read: bool = False  # its tokens are as known as they will ever be
+    placed: bool = False  # its launch was seen, or concluded
+    launched: bool = False  # its launch was applied to the beliefs
     overlapped: bool = False  # others were under way between its release and its end
-    launch: Launch | None = None  # as the leading belief had it
+    left: float | None = None  # when its client went away; the server may not have noticed yet
     conversation: int = 0
-    steps: list[Answered | Gone] = field(default_factory=list)
+
+    @property
+    def slots(self) -> int:
+        """Slots that it takes."""
+        return self.ask.prompts + self.ask.children
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something to apply to the beliefs, in order: a launch (`end` None) or an end."""
+    """Something to apply to the beliefs, in its turn: a launch (`end` None) or an end."""
 
     flight: Flight
     end: Answered | Gone | None = None
@@ -91,29 +92,27 @@ class Engine:
     def __init__(self, mode: Mode, min_reuse: int) -> None:
         self._mode = mode
         self._min_reuse = min_reuse
-        self._prices = Prices()
-        self._reset()
+        self._flights: dict[int, Flight] = {}  # in the order of their release
+        self._start_over()
 
-    def _reset(self) -> None:
+    def _start_over(self) -> None:
         self._contents = Contents()
-        self._index = BruteForceIndex(DIMENSIONS)
-        self._vectors: dict[int, npt.NDArray[np.float32]] = {}
-        self._recorded: dict[int, int] = {}  # place -> key of the latest recorded request with these contents
+        self._history = History(self._contents)
         self._conversations = Conversations(self._contents)
         self._beliefs: list[Belief] = []
         self._actions = Actions()
-        self._flights: dict[int, Flight] = {}
+        self._prices = Prices()
         self._steps: deque[Step] = deque()
-        self._replies: dict[int, tuple[Held, Held]] = {}  # ended request -> its prompt and what its slot held
-        self._tasks: dict[int, int] = {}  # slot -> task id at the last quiet look
-        self._launched = 0  # requests since then
+        self._replies: dict[int, tuple[Held, Held]] = {}  # ended request -> its prompt, and what its slot then held
+        self._tasks: dict[int, int] | None = None  # slot -> task id at the last quiet look
+        self._launches = 0  # of ours since then
         self._changed_at = 0.0
         self._foreign_until = 0.0
 
     @property
     def wants_tokens(self) -> bool:
         """Whether a decision can depend on tokens: then requests are held until these are known."""
-        return self._mode in (Mode.AUTO, Mode.PIN) and bool(self._beliefs)
+        return self._mode in (Mode.AUTO, Mode.PIN)
 
     @property
     def belief(self) -> Belief | None:
@@ -141,34 +140,33 @@ class Engine:
     # --- events -----------------------------------------------------------------------------------
 
     def _restarted(self, event: Restarted) -> list[Command]:
-        flights = self._flights
-        self._reset()
+        self._start_over()
         self._beliefs = [
             Belief.start(rules, self._contents, event.slots)
             for rules in hypotheses(event.total_slots, event.n_ctx, event.known)
         ]
-        self._flights = flights
-        for flight in flights.values():  # what was sent to the old server says nothing of the new one
-            flight.prompt = flight.launch = None
-            flight.read = flight.placed = True
+        for flight in self._flights.values():  # what was sent to the server before says nothing of this one
+            flight.prompt = None
+            flight.read = flight.placed = flight.launched = True
         return []
 
     def _arrived(self, event: Arrived) -> list[Command]:
-        ask = event.ask
+        if event.key in self._flights:
+            raise ValueError(f"request {event.key} has arrived before")
+        commands: list[Command] = []
         if event.slots is not None and event.looked_at is not None:
-            self._looked(Looked(event.at, event.looked_at, event.slots))
-        nothing = Decision(Action.PASSED, None, None, None, None, None, "")
-        flight = Flight(event.key, ask, nothing)
-        if ask.tokens is not None:
+            commands = self._looked(Looked(event.at, event.looked_at, event.slots))
+        flight = Flight(event.key, event.ask)
+        if event.ask.tokens is not None:
             self._know(flight)
         flight.decision = self._decide(flight, event)
-        flight.overlapped = bool(self._flights)
-        for other in self._flights.values():
-            other.overlapped = True
+        if self._flights:
+            flight.overlapped = True
+            for other in self._flights.values():
+                other.overlapped = True
         self._flights[event.key] = flight
         self._changed_at = event.at
-        self._launched += max(1, ask.prompts) + ask.children
-        return [Send(event.key, flight.decision)]
+        return [*commands, Send(event.key, flight.decision)]
 
     def _read(self, event: Read) -> list[Command]:
         flight = self._flights.get(event.key)
@@ -177,8 +175,9 @@ class Engine:
         flight.ask = event.ask
         self._know(flight)
         if flight.prompt is not None:
-            flight.decision = replace(flight.decision, **self._predictions(flight.prompt, flight.ask, flight.key, None))
-        return self._apply()
+            predicted, alone = self._predictions(flight)
+            flight.decision = replace(flight.decision, predicted=predicted, alone=alone)
+        return self._apply(event.at)
 
     def _began(self, event: Began) -> list[Command]:
         flight = self._flights.get(event.key)
@@ -186,21 +185,18 @@ class Engine:
             return []
         self._changed_at = event.at
         self._place(flight)
-        return self._apply()
+        return self._apply(event.at)
 
     def _ended(self, event: Answered | Gone) -> list[Command]:
         flight = self._flights.get(event.key)
-        if flight is None:
+        if flight is None or flight.left is not None:
             return []
         self._changed_at = event.at
-        if isinstance(event, Gone) and not event.sent:
-            flight.placed = True
-            flight.prompt = None
-        self._place(flight)
-        if not flight.read and flight.ask.tokens is None and flight.ask.unknown:
-            flight.read = True
+        flight.read = True  # what was not read by now never will be
+        if event.sent if isinstance(event, Gone) else event.status == 200:
+            self._place(flight)
         self._steps.append(Step(flight, event))
-        return self._apply()
+        return self._apply(event.at)
 
     def _replied(self, event: Replied) -> list[Command]:
         known = self._replies.pop(event.key, None)
@@ -212,97 +208,97 @@ class Engine:
         for belief in self._beliefs:
             belief.reveal(old, place)
         self._conversations.replace_held(old, self._contents.hold(place, old.certain, old.length))
+        self._history.reveal(event.key, place, old.length)
         return []
 
     def _looked(self, event: Looked) -> list[Command]:
-        """Compare a look with the beliefs, where nothing changed since it was asked for."""
+        """Compare a look with the beliefs, where nothing has changed since it was asked for."""
         if event.asked_at <= self._changed_at or self._steps:
             return []
-        running = [flight for flight in self._flights.values() if not isinstance(flight.prompt, type(None))]
+        self._let_go(event)
         busy = sum(view.busy for view in event.slots)
+        taken = sum(flight.slots for flight in self._flights.values())
         unplaced = [flight for flight in self._flights.values() if not flight.placed]
-        if unplaced and busy == sum(1 + flight.ask.children for flight in self._flights.values()):
+        if unplaced:
+            if busy != taken:
+                return []
             for flight in unplaced:
                 self._place(flight)
-            self._apply()
-        elif unplaced:
-            return []
-        changed = [view.id for view in event.slots if view.task >= 0 and view.task != self._tasks.get(view.id, -1)]
-        if self._tasks or not self._launched:
-            if len(changed) > self._launched or busy > sum(1 + f.ask.children for f in self._flights.values()):
+            self._apply(event.at)
+        tasks = {view.id: view.task for view in event.slots}
+        if self._tasks is not None:
+            changed = sum(task != self._tasks.get(number) for number, task in tasks.items())
+            if busy > taken or changed > self._launches:
                 self._foreign_until = event.at + FOREIGN_PAUSE
-        self._tasks = {view.id: view.task for view in event.slots}
-        self._launched = 0
-        keys = frozenset(flight.key for flight in running)
+        self._tasks, self._launches = tasks, 0
         for belief in self._beliefs:
-            belief.compare(event.slots, keys)
+            belief.compare(event.slots)
         return []
+
+    def _let_go(self, event: Looked) -> None:
+        """Requests whose clients left have ended once a look shows their slots idle."""
+        views = {view.id: view for view in event.slots}
+        for flight in [flight for flight in self._flights.values() if flight.left is not None]:
+            leader = self.belief
+            number = leader.base.running(flight.key) if leader else None
+            view = views.get(number) if number is not None else None
+            if view is not None and not view.busy:
+                kept = view.n_tokens if view.n_tokens is not None else 0
+                self._cut_off(flight, kept, kept)
+            elif number is None and not any(view.busy for view in event.slots):
+                self._cut_off(flight, 0, 0)
 
     # --- deciding ---------------------------------------------------------------------------------
 
     def _decide(self, flight: Flight, event: Arrived) -> Decision:
-        """What to do with a request; its predictions are made for just that."""
-        passed = Decision(Action.PASSED, None, None, None, None, None, "")
-        ask, prompt = flight.ask, flight.prompt
+        """What to do with a request, with the predictions for just that."""
+        ask, prompt, belief = flight.ask, flight.prompt, self.belief
         why = self._why_not(flight, event)
         if prompt is None:
-            return replace(passed, reason=why)
-        similarity = self._similarity(ask)
-        belief = self.belief
-        if belief is None or why:
-            facts = self._predictions(prompt, ask, flight.key, None)
-            return replace(passed, similarity=similarity, reason=why, **facts)
-        wish = self._wish(flight, None)
-        slots = self._steerable_slots(belief, event)
-        swappable = slots if self._actions.usable(Action.SWAPPED) and belief.rules.ram else []
-        pinnable = [k for k in slots if belief.base.slots[k].held is not None or not belief.rules.ram]
+            return replace(flight.decision, reason=why)
+        similarity = self._history.best_similarity(ask.vector, ask.semantic)
+        predicted, alone = self._predictions(flight)
+        passed = Decision(Action.PASSED, None, None, predicted, alone, similarity, why)
+        if why or belief is None:
+            return passed
+        idle = self._idle_slots(belief, event)
+        full = [number for number in idle if belief.base.slots[number].held is not None]
+        swaps = full if belief.rules.ram and self._actions.usable(Action.SWAPPED) else []
+        # Where there is a RAM cache, a pin to an empty slot keeps the server from looking there.
+        pins = full if belief.rules.ram else idle
         if not self._actions.usable(Action.PINNED):
-            pinnable = []
+            pins = []
         if self._mode is Mode.PIN:
-            swappable = []
-            pinnable = self._longest_prefix(belief, prompt, pinnable)
+            pins, swaps = self._longest_prefix(flight, belief, pins), []
         wants = [
             Want(conversation.held, self._conversations.chance(conversation))
             for conversation in self._conversations.recent.values()
             if conversation.key != flight.conversation
         ]
-        returns = Returns(belief.base, wants)
-        priced = options(
-            belief.base,
-            wish,
-            returns,
-            self._prices,
-            pins=pinnable,
-            swaps=[k for k in swappable if belief.base.slots[k].held is not None],
-        )
+        wish = self._wish(flight)
+        priced = options(belief.base, wish, Returns(belief.base, wants), self._prices, pins=pins, swaps=swaps)
         if not priced:
-            return replace(passed, similarity=similarity, reason="all slots are busy")
-        if self._mode is Mode.PIN and len(priced) > 1:
-            best = 1
+            return replace(passed, reason="all slots are busy")
+        if self._mode is Mode.PIN:
+            best = min(1, len(priced) - 1)
         else:
             best = cheapest(priced, MARGIN * prompt.length * self._prices.evaluate)
         option, launch = priced[best]
-        reason = self._reason(priced[0][0], option)
-        steer = id_slot(option.action, option.slot, belief.base)
-        facts = self._predictions(prompt, ask, flight.key, launch)
-        return Decision(
-            option.action,
-            option.slot,
-            steer,
-            facts["predicted"],
-            facts["alone"],
-            similarity,
-            reason,
-            tuple(option for option, _ in priced),
+        return replace(
+            passed,
+            action=option.action,
+            slot=option.slot,
+            id_slot=id_slot(option.action, option.slot, belief.base),
+            predicted=launch.reuse,
+            reason=_reason(priced[0][0], option),
+            options=tuple(option for option, _ in priced),
         )
 
     def _why_not(self, flight: Flight, event: Arrived) -> str:
         """Why a request must leave as it came, in plain words; "" where it may be steered."""
         ask, belief = flight.ask, self.belief
-        if self._mode is Mode.OFF:
-            return "toki_mode is off"
-        if self._mode is Mode.OBSERVE:
-            return "toki_mode is observe"
+        if not self.wants_tokens:
+            return f"toki_mode is {self._mode}"
         if ask.fixed:
             return ask.fixed
         if flight.prompt is None:
@@ -317,11 +313,11 @@ class Engine:
             return "the server has one slot"
         if event.at < self._foreign_until and belief.rules.ram:
             return "others use this server too"
-        if any(not other.placed for other in self._flights.values()) or self._steps:
+        if self._steps or any(not other.placed for other in self._flights.values()):
             return "another request is on its way to the server"
         return ""
 
-    def _steerable_slots(self, belief: Belief, event: Arrived) -> list[int]:
+    def _idle_slots(self, belief: Belief, event: Arrived) -> list[int]:
         """Slots that are known to be idle and to hold what is believed.
 
         A pin to a busy slot damages the running answer where there is a RAM cache, so while other requests run only a
@@ -332,63 +328,39 @@ class Engine:
             return idle
         if event.slots is None or event.looked_at is None or event.looked_at <= self._changed_at:
             return []
-        seen = {view.id: view for view in event.slots}
-        busy = sum(view.busy for view in event.slots)
-        if busy != sum(1 + flight.ask.children for flight in self._flights.values()):
+        if sum(view.busy for view in event.slots) != sum(flight.slots for flight in self._flights.values()):
             return []
-        agreed = []
-        for number in idle:
-            view, held = seen.get(number), belief.base.slots[number].held
-            if view is not None and not view.busy and view.n_tokens == (held.length if held else 0):
-                agreed.append(number)
-        return agreed
+        held = {number: slot.held.length if (slot := belief.base.slots[number]).held else 0 for number in idle}
+        return [view.id for view in event.slots if not view.busy and view.n_tokens == held.get(view.id)]
 
-    def _longest_prefix(self, belief: Belief, prompt: Held, slots: list[int]) -> list[int]:
-        """The slot whose contents share the longest verified prefix with the prompt, at least `min_reuse` tokens."""
-        reuse = {k: self._contents.span(held, prompt).low for k in slots if (held := belief.base.slots[k].held)}
-        best = max(reuse, key=lambda k: reuse[k], default=None)
-        return [best] if best is not None and reuse[best] >= self._min_reuse else []
+    def _longest_prefix(self, flight: Flight, belief: Belief, slots: Sequence[int]) -> list[int]:
+        """The slot that holds the longest verified prefix of the prompt, at least `min_reuse` tokens: the candidates of
+        the index and all live slots are compared token for token."""
+        prompt = flight.prompt
+        assert prompt is not None
+        proposed = set(self._history.candidates(flight.ask.vector, flight.ask.semantic))
+        verified: dict[int, tuple[int, bool]] = {}
+        for number in slots:
+            held = belief.base.slots[number].held
+            if held is not None:
+                verified[number] = (self._contents.span(held, prompt).likely, held.place in proposed)
+        best = max(verified, key=lambda number: verified[number], default=None)
+        return [best] if best is not None and verified[best][0] >= self._min_reuse else []
 
-    def _similarity(self, ask: Ask) -> float | None:
-        """Cosine of the best earlier prompt that the index proposes."""
-        if ask.vector is None or not len(self._index):
-            return None
-        candidates = self._index.search(ask.vector)
-        return max((candidate.similarity for candidate in candidates), default=None)
-
-    def _predictions(self, prompt: Held, ask: Ask, key: int, launch: Launch | None) -> dict[str, Span | None]:
-        """Reuse predicted for the action taken (`launch`; None: passed), and for a server that was never steered."""
+    def _predictions(self, flight: Flight) -> tuple[Span | None, Span | None]:
+        """Reuse predicted for a request that leaves as it came: by this server, and by one that was never steered."""
         belief = self.belief
-        if belief is None:
-            return {"predicted": None, "alone": None}
-        wish = Wish(key, prompt, ask.client_slot, ask.kind, ask.cache_prompt, ask.children)
-        pending = [
-            self._wish(flight, flight.decision.id_slot)
-            for flight in self._flights.values()
-            if not flight.placed and flight.prompt is not None
-        ]
+        if belief is None or flight.launched:
+            return None, None
         spans: list[Span | None] = []
         for shadow in (belief.base, belief.alone):
-            if shadow is belief.base and launch is not None:
-                spans.append(launch.reuse)
-                continue
             after = shadow.copy()
-            for other in pending:
-                after.launch(other if shadow is belief.base else replace(other, id_slot=None))
-            done = after.launch(wish)
-            spans.append(done.reuse if done else None)
-        return {"predicted": spans[0], "alone": spans[1]}
-
-    def _reason(self, passing: object, chosen: object) -> str:
-        from toki.engine.events import Option
-
-        assert isinstance(passing, Option) and isinstance(chosen, Option)
-        if chosen.action is Action.PASSED:
-            return "the server's own choice is as good"
-        return (
-            f"slot {chosen.slot}: {chosen.reuse.likely} tokens reused (alone {passing.reuse.likely}), "
-            f"{passing.now + passing.later - chosen.now - chosen.later:.0f} ms saved by now and later"
-        )
+            for other in self._flights.values():
+                if not other.launched and other.prompt is not None and other is not flight:
+                    after.launch(self._wish(other, steered=shadow is belief.base))
+            launch = after.launch(self._wish(flight))
+            spans.append(launch.reuse if launch else None)
+        return spans[0], spans[1]
 
     # --- keeping up -------------------------------------------------------------------------------
 
@@ -398,72 +370,134 @@ class Engine:
         flight.read = True
         if ask.tokens is None:
             return
-        self._collect()
+        if len(self._contents) >= COLLECT:
+            self._collect()
         place = self._contents.add(ask.tokens, ask.lora)
         flight.prompt = self._contents.hold(place, len(ask.tokens), len(ask.tokens))
         flight.conversation = self._conversations.note(flight.key, flight.prompt).key
-        if ask.vector is not None:
-            self._vectors[place] = ask.vector
 
-    def _wish(self, flight: Flight, steer: int | None) -> Wish:
+    def _wish(self, flight: Flight, steered: bool = True) -> Wish:
         ask = flight.ask
         assert flight.prompt is not None
-        pinned = ask.client_slot if ask.client_slot is not None else steer
+        pinned = ask.client_slot
+        if pinned is None and steered:
+            pinned = flight.decision.id_slot
         return Wish(flight.key, flight.prompt, pinned, ask.kind, ask.cache_prompt, ask.children)
 
     def _place(self, flight: Flight) -> None:
-        """A launch was seen: it and what was surely launched before it go to the beliefs.
+        """A launch was seen: it goes to the beliefs, behind what was surely launched before it.
 
-        A plain answer's headers come at its end, so those released earlier are taken to have launched in order.
+        A plain answer's headers come only at its end, so plain requests that were released earlier are taken to have
+        launched in that order; a stream of which no headers were seen has not launched.
         """
         if flight.placed:
             return
-        for other in list(self._flights.values()):
-            if other is flight:
-                break
-            if not other.placed and not other.ask.stream:
+        for other in self._flights.values():
+            if other is flight or (not other.placed and not other.ask.stream):
                 other.placed = True
                 self._steps.append(Step(other))
-        flight.placed = True
-        self._steps.append(Step(flight))
+            if other is flight:
+                return
 
-    def _apply(self) -> list[Command]:
+    def _apply(self, at: float) -> list[Command]:
         """Apply what is due to the beliefs; stop before a request whose tokens are still being read."""
         commands: list[Command] = []
-        while self._steps and (self._steps[0].flight.read or self._steps[0].end is not None):
+        while self._steps and self._steps[0].flight.read:
             step = self._steps.popleft()
             if step.end is None:
-                if step.flight.prompt is not None:
-                    wish = self._wish(step.flight, step.flight.decision.id_slot)
-                    steered = step.flight.decision.id_slot is not None
-                    for belief in self._beliefs:
-                        belief.launch(wish, steered)
+                self._launch(step.flight)
             else:
-                commands += self._settle(step.flight, step.end)
+                commands += self._settle(step.flight, step.end, at)
         return commands
 
-    def _settle(self, flight: Flight, end: Answered | Gone) -> list[Command]:
-        """A request ended: score the predictions, move the shadows on, record."""
+    def _launch(self, flight: Flight) -> None:
+        flight.launched = True
+        self._launches += flight.slots
+        if flight.prompt is None:
+            self._lose_track()
+            return
+        for belief in self._beliefs:
+            belief.launch(self._wish(flight), self._wish(flight, steered=False))
+
+    def _settle(self, flight: Flight, end: Answered | Gone, at: float) -> list[Command]:
+        """A request ended: score the predictions, move the beliefs on, record."""
         measured = end.measured
-        self._flights.pop(flight.key, None)
-        commands: list[Command] = []
         surprised = False
-        if flight.prompt is not None:
-            surprised = self._score(flight, measured)
-            if isinstance(end, Answered) and end.status == 200 and measured.finished:
-                self._finish(flight, measured)
-            else:
-                least = max(measured.reused or 0, 0)
-                for belief in self._beliefs:
-                    belief.cancel(flight.key, least, flight.prompt.length)
-                surprised = True
-        elif flight.ask.tokens is None and self._beliefs and not (isinstance(end, Gone) and not end.sent):
+        if isinstance(end, Gone) and end.sent:
+            # The server notices that a client left only later: until a look shows it, the slot counts as busy.
+            flight.left = at
             surprised = True
-            self._unknown_landing(measured)
-        commands.append(self._record(flight, measured))
+        else:
+            del self._flights[flight.key]
+            if isinstance(end, Answered) and flight.launched:
+                surprised = self._score(flight, measured)
+                self._finish(flight, measured)
+            elif isinstance(end, Answered) and flight.prompt is not None:
+                surprised = self._refused(flight, flight.prompt)
+        commands: list[Command] = [self._record(flight, measured)]
         if surprised or self._undecided():
             commands.append(Look())
         return commands
+
+    def _score(self, flight: Flight, measured: Measured) -> bool:
+        """Compare each belief's prediction with the server's figure; whether the leading one was wrong."""
+        leader = self.belief
+        if leader is None or measured.reused is None or flight.prompt is None:
+            return flight.prompt is None
+        tolerance = flight.prompt.length // 20 if leader.rules.window else 0
+        weight = 0.3 if flight.overlapped else 1.0
+        surprised = False
+        for belief in self._beliefs:
+            launch = belief.base.launches.get(flight.key)
+            if launch is None:
+                continue
+            right = belief.judge(launch, measured.reused, tolerance, weight)
+            if belief is leader and right is not None:
+                surprised = not right
+                self._actions.judge(flight.decision.action, right)
+        self._learn_speed(measured)
+        return surprised
+
+    def _learn_speed(self, measured: Measured) -> None:
+        if measured.prompt_ms is not None and measured.evaluated is not None and measured.evaluated >= 64:
+            self._prices = self._prices.after(measured.prompt_ms / measured.evaluated)
+
+    def _finish(self, flight: Flight, measured: Measured) -> None:
+        prompt = flight.prompt
+        if prompt is None:
+            return
+        reply = measured.reply_tokens or 0
+        for belief in self._beliefs:
+            belief.finish(flight.key, reply)
+        held = self._contents.hold(prompt.place, prompt.certain, prompt.length + max(reply - 1, 0))
+        self._conversations.replace_held(prompt, held)
+        if held.length > prompt.length and not flight.ask.children:
+            self._replies[flight.key] = (prompt, held)
+            if len(self._replies) > REPLIES:
+                del self._replies[next(iter(self._replies))]
+
+    def _refused(self, flight: Flight, prompt: Held) -> bool:
+        """An error came instead of an answer. A prompt too long for a slot was launched all the same."""
+        for belief in self._beliefs:
+            if prompt.length >= belief.rules.n_ctx:
+                belief.refuse(self._wish(flight), self._wish(flight, steered=False))
+        return True
+
+    def _cut_off(self, flight: Flight, least: int, most: int) -> None:
+        """The server is done with a request whose client left; its slot keeps `least` to `most` tokens."""
+        self._flights.pop(flight.key, None)
+        for belief in self._beliefs:
+            belief.cancel(flight.key, least, most)
+
+    def _lose_track(self) -> None:
+        """A request of unknown tokens runs: any idle slot, and the RAM cache, may hold something else now."""
+        for belief in self._beliefs:
+            for shadow in (belief.base, belief.alone):
+                shadow.ram_known = not belief.rules.ram
+                for number, slot in enumerate(shadow.slots):
+                    if slot.idle:
+                        length = slot.held.length if slot.held else 1
+                        shadow.correct(number, self._contents.hold(UNKNOWN, 0, length))
 
     def _undecided(self) -> bool:
         """Whether hypotheses that did equally well think different things of the slots, so that a look tells."""
@@ -473,61 +507,13 @@ class Engine:
         lengths = leader.lengths()
         return any(b.errors < leader.errors + 1 and b.lengths() != lengths for b in self._beliefs)
 
-    def _score(self, flight: Flight, measured: Measured) -> bool:
-        """Compare each belief's prediction with the server's figure; whether the leading one was wrong."""
-        leader = self.belief
-        if leader is None or measured.reused is None or flight.prompt is None:
-            return False
-        tolerance = flight.prompt.length // 20 if leader.rules.window else 0
-        weight = 0.3 if flight.overlapped else 1.0
-        surprised = False
-        for belief in self._beliefs:
-            launch = belief.base.launches.get(flight.key)
-            if launch is None:
-                continue
-            if belief is leader:
-                flight.launch = launch
-            if belief.learn_ram(launch, measured.reused):
-                surprised = surprised or belief is leader
-                continue
-            right = belief.judge(launch, measured.reused, tolerance, weight)
-            if belief is leader and right is not None:
-                surprised = not right
-                self._actions.judge(flight.decision.action, right)
-        return surprised
-
-    def _finish(self, flight: Flight, measured: Measured) -> None:
-        prompt = flight.prompt
-        assert prompt is not None
-        reply = measured.reply_tokens or 0
-        for belief in self._beliefs:
-            belief.finish(flight.key, reply)
-        held = self._contents.hold(prompt.place, prompt.certain, prompt.length + max(reply - 1, 0))
-        self._conversations.replace_held(prompt, held)
-        if held.length > prompt.length:
-            self._replies[flight.key] = (prompt, held)
-            while len(self._replies) > 64:
-                self._replies.pop(next(iter(self._replies)))
-
-    def _unknown_landing(self, measured: Measured) -> None:
-        """A request of unknown tokens ran: any idle slot may hold something else now."""
-        for belief in self._beliefs:
-            for shadow in (belief.base, belief.alone):
-                shadow.ram_known = shadow.ram_known and not belief.rules.ram
-                for number, slot in enumerate(shadow.slots):
-                    if slot.idle and (measured.slot is None or measured.slot == number):
-                        length = slot.held.length if slot.held else (measured.prompt_tokens or 1)
-                        shadow.correct(number, self._contents.hold(UNKNOWN, 0, length))
-
     def _record(self, flight: Flight, measured: Measured) -> Record:
         parent, shared, similarity = None, 0, None
+        ask, decision = flight.ask, flight.decision
         if flight.prompt is not None:
-            parent, shared, similarity = self._parent(flight.prompt)
-            self._recorded.pop(flight.prompt.place, None)
-            self._recorded[flight.prompt.place] = flight.key
-            if flight.ask.vector is not None and flight.prompt.place not in self._index:
-                self._index.add(flight.prompt.place, flight.ask.vector, flight.prompt.length)
-        decision = flight.decision
+            parent, shared = self._history.parent(flight.key, flight.prompt)
+            similarity = self._history.similarity(parent, ask.vector, ask.semantic)
+            self._history.record(flight.key, flight.prompt, ask.vector, ask.semantic)
         return Record(
             key=flight.key,
             conversation=flight.conversation or flight.key,
@@ -543,36 +529,25 @@ class Engine:
             measured=measured,
         )
 
-    def _parent(self, prompt: Held) -> tuple[int | None, int, float | None]:
-        """The recorded request that shares most with a prompt: its key, the common prefix, the cosine of the two."""
-        if not self._recorded:
-            return None, 0, None
-        places = np.fromiter(self._recorded, np.intp, len(self._recorded))
-        shared = self._contents.row(prompt.place)[places]
-        most = int(shared.max())
-        if not most:
-            return None, 0, None
-        place = int(places[np.flatnonzero(shared == most)[-1]])
-        similarity = None
-        if place in self._vectors and prompt.place in self._vectors:
-            similarity = float(self._vectors[place] @ self._vectors[prompt.place])
-        return self._recorded[place], most, similarity
-
     def _collect(self) -> None:
-        """Forget token lists that nothing refers to, the longest unrecorded first, so that memory stays bounded."""
-        if len(self._contents) < 2 * MEMORY:
-            return
-        live = {held.place for belief in self._beliefs for s in (belief.base, belief.alone) for held in s.holds()}
+        """Forget token lists that nothing refers to any more, so that memory stays bounded."""
+        live = {held.place for belief in self._beliefs for held in belief.holds()}
         live |= {conversation.held.place for conversation in self._conversations.recent.values()}
         live |= {flight.prompt.place for flight in self._flights.values() if flight.prompt}
         live |= {held.place for pair in self._replies.values() for held in pair}
-        recent = list(self._recorded)[-MEMORY:]
-        self._contents.keep(live | set(recent))
-        for place in list(self._recorded):
-            if place not in live and place not in recent:
-                del self._recorded[place]
-                self._index.remove(place)
-                self._vectors.pop(place, None)
+        self._contents.keep(live | self._history.places())
+
+
+def _reason(passing: Option, chosen: Option) -> str:
+    """Why an option was taken rather than passing the request on."""
+    if chosen.action is Action.PASSED:
+        return "the server's own choice is as good"
+    now = passing.now - chosen.now
+    later = passing.later - chosen.later
+    return (
+        f"slot {chosen.slot}: reuses {chosen.reuse.likely:,} tokens (alone {passing.reuse.likely:,}), "
+        f"saves {now:,.0f} ms now and {later:,.0f} ms later"
+    )
 
 
 def outcome(reused: int | None, min_reuse: int) -> Outcome:
@@ -582,6 +557,3 @@ def outcome(reused: int | None, min_reuse: int) -> Outcome:
     if reused >= min_reuse:
         return Outcome.HIT
     return Outcome.SOFT_HIT if reused else Outcome.MISS
-
-
-__all__ = ["Conversation", "Engine", "outcome"]

@@ -193,12 +193,14 @@ class Answered:
 class Gone:
     """The request ended without a complete answer: client left, or the connection broke.
 
-    `sent` tells whether it had reached the server; `measured` what the stream had shown until then.
+    `sent` tells whether it had reached the server, `prefilled` whether it had begun to answer (so that its whole prompt
+    was in the slot); `measured` is what the stream had shown until then.
     """
 
     key: int
     at: float
     sent: bool
+    prefilled: bool = False
     measured: Measured = field(default_factory=Measured)
 
 

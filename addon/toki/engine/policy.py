@@ -23,6 +23,7 @@ from toki.engine.shadow import Wish
 
 MARGIN = 0.01  # of the prompt's full price: a smaller win is not worth a deviation from the server's own choice
 TRIED = 2  # slots of each kind for which a pin and a swap are priced
+MOVE = 0.01  # what moving a token to or from RAM costs, as a share of evaluating it (measured: 0.002 to 0.03)
 LOADABLE = 0.25  # the server loads no RAM entry of which less would stay (llama.cpp b11434, server-task.cpp 1804)
 
 
@@ -31,7 +32,12 @@ class Prices:
     """What a server's work costs, in milliseconds."""
 
     evaluate: float = 1.0  # one prompt token
-    move: float = 0.01  # one token saved to or loaded from RAM
+    move: float = MOVE  # one token saved to or loaded from RAM
+
+    def after(self, evaluate: float) -> Prices:
+        """The prices after one more measurement of what a token costs."""
+        mean = 0.8 * self.evaluate + 0.2 * evaluate if self.evaluate != 1.0 else evaluate
+        return Prices(mean, MOVE * mean)
 
 
 @dataclass(frozen=True, slots=True)

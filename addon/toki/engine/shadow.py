@@ -234,6 +234,17 @@ class Shadow:
         certain = min(held.certain, least)
         self._release(number, self.contents.hold(held.place, certain, most, held.checkpoints) if most else None)
 
+    def refuse(self, wish: Wish) -> None:
+        """A prompt too long for the context is refused only after its launch: slot choice, RAM cache and idle clearing
+        have happened, and the slot keeps what it held (b10434 and b11549, observed)."""
+        twin = self.copy()
+        launched = twin._launch(wish)
+        if launched is None:
+            return
+        before = launched.loaded or self.slots[launched.slot].held
+        self._launch(wish)
+        self._release(launched.slot, before)
+
     def correct(self, number: int, held: Held | None) -> None:
         """Believe what was seen of an idle slot rather than what was concluded."""
         self._kept.pop(number, None)

@@ -61,9 +61,17 @@ class Belief:
         """Tokens that each slot should show."""
         return [slot.held.length if slot.held is not None else 0 for slot in self.base.slots]
 
-    def launch(self, wish: Wish, steered: bool) -> None:
+    def holds(self) -> list[Held]:
+        """All contents that it speaks of."""
+        return [*self.base.holds(), *self.alone.holds()]
+
+    def launch(self, wish: Wish, unsteered: Wish) -> None:
         self.base.launch(wish)
-        self.alone.launch(replace(wish, id_slot=None) if steered else wish)
+        self.alone.launch(unsteered)
+
+    def refuse(self, wish: Wish, unsteered: Wish) -> None:
+        self.base.refuse(wish)
+        self.alone.refuse(unsteered)
 
     def finish(self, key: int, reply: int) -> None:
         self.base.finish(key, reply)
@@ -78,10 +86,16 @@ class Belief:
         self.alone.reveal(old, place)
 
     def judge(self, launch: Launch, reused: int, tolerance: int, weight: float) -> bool | None:
-        """Score a prediction by what the server reported; None where it was no prediction."""
+        """Score a prediction by what the server reported; None where there was nothing to score.
+
+        `weight`: how much a wrong one says, for launches that overlap may go either way.
+        """
         right = launch.reuse.low - tolerance <= reused <= launch.reuse.high + tolerance
         if not launch.sure:
             return None if right else False
+        if self._learn_ram(launch, reused, right):
+            self.score -= 1
+            return False
         self._count(right, weight)
         return right
 
@@ -93,23 +107,21 @@ class Belief:
             self.score = max(-CAP, self.score - WRONG * weight)
             self.errors = min(MOST_ERRORS, self.errors + weight)
 
-    def learn_ram(self, launch: Launch, reused: int) -> bool:
-        """Narrow the size of the RAM cache down by a launch that expected an entry; whether there was news.
+    def _learn_ram(self, launch: Launch, reused: int, right: bool) -> bool:
+        """Narrow the size of the RAM cache down; whether a wrong prediction is explained by it.
 
-        An entry that comes back proves room for all that was stored since; a missing one that there was none.
+        An entry that comes back proves room for all that was stored behind it; one that is missing proves that there
+        was none. Before any has come back it is as likely that there is no RAM cache at all.
         """
-        entry = launch.loaded
-        if entry is None or not self.rules.ram:
+        if launch.loaded is None:
             return False
-        peak = launch.peak
-        if launch.reuse.low <= reused <= launch.reuse.high:
-            self.ram_low = max(self.ram_low, min(peak, self.ram_high))
+        if right:
+            self.ram_low = max(self.ram_low, min(launch.peak, self.ram_high))
             return False
-        if reused > launch.reuse.low or peak <= self.ram_low or not self.ram_low:
-            return False  # not the size: some other rule, or no RAM cache at all
-        self.ram_high = min(self.ram_high, peak)
+        if reused >= launch.reuse.low or not 0 < self.ram_low < launch.peak:
+            return False
+        self.ram_high = min(self.ram_high, launch.peak)
         self._resize(max(self.ram_low, round(0.9 * self.ram_high)))
-        self.score -= 1
         return True
 
     def _resize(self, ram: int) -> None:
@@ -118,25 +130,22 @@ class Belief:
             shadow.rules = self.rules
             shadow.evict()
 
-    def compare(self, slots: Sequence[SlotView], running: frozenset[int]) -> bool:
-        """Score and correct the state by a look at the slots while nothing changes; True where all was as believed.
-
-        `running`: keys of the requests that the server works on.
-        """
+    def compare(self, slots: Sequence[SlotView]) -> bool:
+        """Score and correct the state by a look at the slots while nothing changes; True where all was as believed."""
         wrong = False
+        contents = self.base.contents
         for view in slots:
             if view.id >= self.rules.n_slots or view.busy or view.n_tokens is None:
                 continue
             slot = self.base.slots[view.id]
-            length = slot.held.length if slot.held is not None and slot.idle else (0 if slot.idle else None)
-            if length == view.n_tokens:
+            held = slot.held if slot.idle else None
+            if slot.idle and (held.length if held is not None else 0) == view.n_tokens:
                 continue
-            held = slot.held
-            if slot.idle and held is not None and 0 < held.certain <= view.n_tokens and held.certain < held.length:
-                longer = self.base.contents.hold(held.place, held.certain, view.n_tokens, held.checkpoints)
-                self.base.correct(view.id, longer)  # only a guess was off
+            if held is not None and 0 < held.certain <= view.n_tokens and held.certain < held.length:
+                # Only the length of the reply was off.
+                self.base.correct(view.id, contents.hold(held.place, held.certain, view.n_tokens, held.checkpoints))
                 continue
-            wrong = True
+            wrong = wrong or held is None or held.place != UNKNOWN
             self.base.correct(view.id, self._looks_like(view.n_tokens) if view.n_tokens else None)
         if wrong:
             self._count(right=False)
