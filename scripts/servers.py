@@ -50,7 +50,8 @@ class Flags:
 
     Of these defaults matter most: four slots that share one KV cache (`n_parallel`, `kv_unified`), the model's whole
     context (`n_ctx`), a RAM cache of 8192 MiB (`cache_ram_mib`), and idle slots cleared at each launch
-    (`cache_idle_slots`).
+    (`cache_idle_slots`). One thread is the default here: two that wait for each other on busy cores are many times
+    slower than one.
     """
 
     n_parallel: int | None = _flag("n_parallel", "--parallel")
@@ -73,7 +74,7 @@ class Flags:
     chat_template: str | None = _flag("chat_template", "--chat-template")
     jinja: bool | None = _flag("use_jinja", "--jinja", "--no-jinja")
     warmup: bool | None = _flag("warmup", "--warmup", "--no-warmup", default=False)
-    threads: int | None = _flag("n_threads", "--threads", default=2)
+    threads: int | None = _flag("n_threads", "--threads", default=1)
 
     def argv(self) -> list[str]:
         """The flags as llama-server's command line takes them.
@@ -210,7 +211,7 @@ def _command(model: Path, flags: Flags, build: Build, port: int) -> tuple[list[s
     if build == "xllamacpp":
         params = {"model": str(model), "hostnames": [HOST], "port": port, **flags.params()}
         script = Path(__file__).with_name("xllamacpp_server.py")
-        return [sys.executable, str(script), json.dumps(params)], {**os.environ}
+        return [sys.executable, str(script), json.dumps(params)], {**os.environ, "OMP_WAIT_POLICY": "passive"}
     raise ValueError(f"build {build!r}: must be one of {', '.join(BUILDS)}")
 
 

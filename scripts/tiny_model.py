@@ -16,6 +16,7 @@ import hashlib
 import itertools
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import gguf
@@ -23,14 +24,14 @@ import numpy as np
 import numpy.typing as npt
 
 WORDS = Path(__file__).with_name("tiny_words.txt")
-SEED = 7
+SEED = 8
 CONTEXT = 262_144  # tokens that the model claims to be trained for
 WIDTH = 64  # hidden dimensions
 HEAD = 16  # dimensions of the only attention head: 64 bytes of KV cache a token and layer
 FEED_FORWARD = 128
 LAYERS = 1
-SHARPNESS = 2.5  # of the attention: each answer token depends on a few tokens of the prompt
-PUSH = 60.0  # by how much the logits of all but A to Z are pushed down
+SHARPNESS = 3.0  # of the attention: each answer token depends on a few tokens of the prompt
+PUSH = 200.0  # by how much the logits of all but A to Z are pushed down
 
 SPECIALS = ("<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>")
 CAPITALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -104,7 +105,8 @@ def learn_merges(words: list[str]) -> list[tuple[str, str]]:
         weighted = [(parts, weight) for parts, weight in weighted if len(parts) > 1]
 
 
-def vocabulary() -> tuple[list[str], list[tuple[str, str]]]:
+@cache
+def vocabulary() -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     """All tokens (bytes, merged, special) and the merges between them."""
     symbols = byte_symbols()
     space, newline = symbols[ord(" ")], symbols[ord("\n")]
@@ -114,10 +116,10 @@ def vocabulary() -> tuple[list[str], list[tuple[str, str]]]:
     # No runs of spaces: before a capital, pre-tokenising gives up the last space of a run.
     merges = learn_merges([newline * 2, *(form for word in words for form in (space + word, word))])
     tokens = [*symbols, *("".join(pair) for pair in merges)]
-    return [*dict.fromkeys(tokens), *SPECIALS], merges
+    return (*dict.fromkeys(tokens), *SPECIALS), tuple(merges)
 
 
-def weights(tokens: list[str]) -> dict[str, npt.NDArray[np.float32]]:
+def weights(tokens: tuple[str, ...]) -> dict[str, npt.NDArray[np.float32]]:
     """Random weights; hidden dimension 0 is constant and only the output layer reads it."""
     rng = np.random.default_rng(SEED)
 
@@ -135,7 +137,7 @@ def weights(tokens: list[str]) -> dict[str, npt.NDArray[np.float32]]:
         "output.weight": output,
     }
     for layer in range(LAYERS):
-        attention_out = random(WIDTH, HEAD, scale=4.0)
+        attention_out = random(WIDTH, HEAD, scale=8.0)
         feed_forward_out = random(WIDTH, FEED_FORWARD)
         attention_out[0] = feed_forward_out[0] = 0
         block = {
@@ -171,7 +173,7 @@ def write(path: Path) -> None:
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list(tokens)
+    writer.add_token_list(list(tokens))
     writer.add_token_types(
         [gguf.TokenType.CONTROL if token in SPECIALS else gguf.TokenType.NORMAL for token in tokens],
     )
