@@ -8,6 +8,7 @@ tools/server/server-context.cpp ("ctx") and server-task.cpp ("task").
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
@@ -103,11 +104,9 @@ class Shadow:
     # --- questions --------------------------------------------------------------------------------
 
     def running(self, key: int) -> int | None:
-        """The slot on which the request runs."""
-        for number, slot in enumerate(self.slots):
-            if slot.key == key:
-                return number
-        return None
+        """The slot on which the request runs; its copies (n > 1) run on others."""
+        launch = self.launches.get(key)
+        return None if launch is None else launch.slot
 
     def choose(self, wish: Wish) -> tuple[int | None, bool]:
         """The slot that the server would take, and whether it would then turn to the RAM cache (ctx:1680-1792).
@@ -131,7 +130,8 @@ class Shadow:
             if chosen is not None:
                 held = self.slots[chosen].held
                 # An empty slot gives 0/0: NaN is not below 0.5, so a pin to it never looks in RAM.
-                keep = ratio(best, prompt.length) * np.float32(prompt.length) / np.float32(held.length) if held else 1
+                share = ratio(best, prompt.length) if best else np.float32(0)
+                keep = share * np.float32(prompt.length) / np.float32(held.length) if held else 1
                 return chosen, bool(keep < 0.5)
         if chosen is not None:
             return chosen, False
@@ -172,10 +172,6 @@ class Shadow:
         number, update = self.choose(wish)
         if number is None or not self.slots[number].idle:
             return None
-        # A request with n > 1 waits until all its copies find a slot (ctx:2454).
-        others = [n for n, slot in enumerate(self.slots) if slot.idle and n != number][: wish.children]
-        if len(others) < wish.children:
-            return None
         consults = update and rules.ram > 0 and wish.kind is Kind.COMPLETION
         sure = self._sure(prompt, wish.id_slot) and not (consults and not self.ram_known)
         held = self.slots[number].held
@@ -185,11 +181,19 @@ class Shadow:
         if consults:
             moved = self._save(number, held) if held else 0
             entry = self._load(held, wish)
+            if entry is not None and rules.unified and entry.length > rules.pool - self._cells(but=number):
+                held = entry = None  # no room to restore it: the slot is cleared, the entry stays
             if entry is not None:
                 peak = self.ram[entry]
                 self._drop(entry)
                 held = entry
                 moved += entry.length
+        # A request with n > 1 waits until all its copies find a slot; the RAM cache was turned to before (ctx:2454).
+        others = [n for n, slot in enumerate(self.slots) if slot.idle and n != number][: wish.children]
+        if len(others) < wish.children:
+            if held is not self.slots[number].held:
+                self.correct(number, held)
+            return None
         reuse = Span(0, 0, 0)
         if wish.cache_prompt and held is not None and prompt.length:
             reuse = self.reusable(held, prompt)
@@ -198,27 +202,41 @@ class Shadow:
         if rules.window:
             checkpoints = self._checkpoints(held.checkpoints if held else (), reuse.likely, prompt.length)
             prompt = self.contents.hold(prompt.place, prompt.certain, prompt.length, checkpoints)
+        # An empty prompt is answered at once: the slot keeps what it holds.
+        now = prompt if prompt.length else held
         for taken in (number, *others):
             self._kept.pop(taken, None)
-            self.slots[taken] = Slot(prompt, wish.key, used=self.slots[taken].used)
+            self.slots[taken] = Slot(now, wish.key, used=self.slots[taken].used)
         if others:
             self.slots[number] = replace(self.slots[number], children=tuple(others))
         if rules.idle_save and rules.ram:
             moved += self._save_idle()
-        self._purge()
         launched = Launch(number, reuse, sure, moved, entry, peak)
         self.launches[wish.key] = launched
+        self._purge()
         return launched
 
     def finish(self, key: int, reply: int) -> None:
-        """A request ended regularly after `reply` sampled tokens: all but the last are in the slot (ctx:578)."""
+        """A request ended regularly after `reply` sampled tokens: all but the last are in the slot (ctx:578).
+
+        Its copies (n > 1) are taken to end with it, in one pass over the slots.
+        """
         number = self.running(key)
         if number is None:
             return
-        held = self.slots[number].held
-        assert held is not None
-        length = min(held.length + max(reply - 1, 0), self.rules.n_ctx)
-        self._release(number, self.contents.hold(held.place, held.certain, length, held.checkpoints))
+        slot = self.slots[number]
+        held = slot.held
+        if held is not None:
+            length = min(held.length + max(reply - 1, 0), self.rules.n_ctx)
+            grown = length - held.length
+            held = self.contents.hold(held.place, held.certain, length, held.checkpoints)
+            self.slots[number] = replace(slot, held=held)
+            self._purge(len(slot.children) * grown)
+        freed = sorted((number, *slot.children))
+        for one in freed:
+            self._release(one, held if one == number else None)
+        self.launches.pop(key)
+        self._unqueue(freed)
 
     def cancel(self, key: int, least: int, most: int) -> None:
         """A request was cut off; its slot holds between `least` and `most` tokens of prompt and reply.
@@ -229,10 +247,15 @@ class Shadow:
         number = self.running(key)
         if number is None:
             return
-        held = self.slots[number].held
-        assert held is not None
-        certain = min(held.certain, least)
-        self._release(number, self.contents.hold(held.place, certain, most, held.checkpoints) if most else None)
+        slot = self.slots[number]
+        held = slot.held
+        if held is not None:
+            certain = min(held.certain, least)
+            held = self.contents.hold(held.place, certain, most, held.checkpoints) if most else None
+        self.launches.pop(key)
+        for one in (number, *slot.children):  # each copy is cancelled by a task of its own
+            self._release(one, held if one == number else None)
+            self._unqueue([one])
 
     def refuse(self, wish: Wish) -> None:
         """A prompt too long for the context is refused only after its launch: slot choice, RAM cache and idle clearing
@@ -268,28 +291,23 @@ class Shadow:
     # --- the rules, each once ---------------------------------------------------------------------
 
     def _release(self, number: int, held: Held | None) -> None:
-        slot = self.slots[number]
-        if slot.key is not None:
-            self.launches.pop(slot.key, None)
+        """A slot is free from now on; copies leave theirs empty (ctx:592)."""
         self._clock += 1
         self._kept.pop(number, None)
         self.slots[number] = Slot(held, used=self._clock)
-        self._unqueue(number)
-        for child in slot.children:  # copies leave their slots empty (ctx:592)
-            self._clock += 1
-            self._kept.pop(child, None)
-            self.slots[child] = Slot(None, used=self._clock)
-            self._unqueue(child)
 
-    def _unqueue(self, freed: int) -> None:
-        """One deferred request for each slot that is freed: the first pinned to just that slot, else the oldest; one
-        that can't run yet goes to the back (llama.cpp b11434, server-queue.cpp 90-113)."""
-        if not self.waiting:
-            return
-        wish = next((wish for wish in self.waiting if wish.id_slot == freed), self.waiting[0])
-        self.waiting.remove(wish)
-        if self._launch(wish) is None:
-            self.waiting.append(wish)
+    def _unqueue(self, freed: Sequence[int]) -> None:
+        """One deferred request for each slot that was freed: the first pinned to just that slot, else the oldest. Each
+        goes to the front, so that the last one is first to run; one that can't run yet goes to the back
+        (llama.cpp b11434, server-queue.cpp 90-113)."""
+        front: list[Wish] = []
+        for number in freed:
+            if self.waiting:
+                wish = next((wish for wish in self.waiting if wish.id_slot == number), self.waiting[0])
+                self.waiting.remove(wish)
+                front.insert(0, wish)
+        for wish in front:
+            self.launch(wish)
 
     def _sure(self, prompt: Held, id_slot: int | None) -> bool:
         """Whether every slot that takes part in the choice holds what is known."""
@@ -369,11 +387,22 @@ class Shadow:
                     self.slots[number] = Slot(None, used=slot.used)
         return moved
 
-    def _purge(self) -> None:
-        """A unified cache out of cells drops idle slots, lowest id first, without saving (ctx:1800-1822)."""
+    def _cells(self, but: int | None = None) -> int:
+        """Cells that the slots use, `but` one of them; copies of a request share those of its prompt."""
+        return sum(
+            slot.held.length
+            for number, slot in enumerate(self.slots)
+            if slot.held is not None and number != but and (slot.key is None or self.running(slot.key) == number)
+        )
+
+    def _purge(self, more: int = 0) -> None:
+        """A unified cache out of cells drops idle slots, lowest id first, without saving (ctx:1800-1822).
+
+        `more`: cells in use beside those of the slots' contents.
+        """
         if not self.rules.unified:
             return
-        cells = sum(slot.held.length for slot in self.slots if slot.held is not None)
+        cells = self._cells() + more
         for number, slot in enumerate(self.slots):
             if cells <= self.rules.pool:
                 return
