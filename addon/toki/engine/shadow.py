@@ -202,8 +202,8 @@ class Shadow:
         if rules.window:
             checkpoints = self._checkpoints(held.checkpoints if held else (), reuse.likely, prompt.length)
             prompt = self.contents.hold(prompt.place, prompt.certain, prompt.length, checkpoints)
-        # An empty prompt is answered at once: the slot keeps what it holds.
-        now = prompt if prompt.length else held
+        # An empty prompt, or one too long for the context, is answered at once: the slot keeps what it holds.
+        now = prompt if 0 < prompt.length < rules.n_ctx else held
         for taken in (number, *others):
             self._kept.pop(taken, None)
             self.slots[taken] = Slot(now, wish.key, used=self.slots[taken].used)
@@ -260,13 +260,8 @@ class Shadow:
     def refuse(self, wish: Wish) -> None:
         """A prompt too long for the context is refused only after its launch: slot choice, RAM cache and idle clearing
         have happened, and the slot keeps what it held (b10434 and b11549, observed)."""
-        twin = self.copy()
-        launched = twin._launch(wish)
-        if launched is None:
-            return
-        before = launched.loaded or self.slots[launched.slot].held
-        self._launch(wish)
-        self._release(launched.slot, before)
+        if self._launch(wish) is not None:
+            self.finish(wish.key, 0)
 
     def correct(self, number: int, held: Held | None) -> None:
         """Believe what was seen of an idle slot rather than what was concluded."""
