@@ -1,0 +1,227 @@
+"""The table of common prefixes gives what a loop over the tokens gives, while lists come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.engine.effort import examples
+from tests.engine.literal import common_prefix
+
+from toki.engine.contents import UNKNOWN
+from toki.engine.contents import Contents
+from toki.engine.contents import Held
+from toki.engine.events import Span
+from toki.engine.tokens import BLOCK
+from toki.engine.tokens import Tokens
+
+# Lists over a small alphabet that share long heads; some are longer than a block of the chained hashes.
+IDS = st.builds(
+    lambda head, tail: [1] * head + tail,
+    st.sampled_from([0, 0, 0, 3, BLOCK - 1, BLOCK, BLOCK + 2, 2 * BLOCK]),
+    st.lists(st.integers(0, 2), max_size=6),
+)
+LORA = st.sampled_from(["", "", "", "a", "b"])
+
+
+class Plain:
+    """Contents without a matrix: what every question must answer."""
+
+    def __init__(self, capacity: int) -> None:
+        self.contents = Contents(capacity)
+        self.lists: dict[int, tuple[list[int], str]] = {}
+
+    def add(self, ids: list[int], lora: str = "") -> int:
+        place = self.contents.add(Tokens.of(ids), lora)
+        assert self.lists.get(place, (ids, lora)) == (ids, lora)
+        self.lists[place] = (ids, lora)
+        return place
+
+    def keep(self, places: Sequence[int]) -> None:
+        self.contents.keep([*places, UNKNOWN])
+        self.lists = {place: self.lists[place] for place in places}
+
+    def shared(self, a: int, b: int) -> int:
+        (ours, our_lora), (theirs, their_lora) = self.lists[a], self.lists[b]
+        return common_prefix(ours, theirs) if our_lora == their_lora else 0
+
+    def check(self) -> None:
+        contents = self.contents
+        assert len(contents) == len(self.lists)
+        for a, (ids, lora) in self.lists.items():
+            assert contents[a].ids.tolist() == ids
+            assert contents.lora(a) == lora
+            for b in self.lists:
+                assert contents.lcp(a, b) == self.shared(a, b)
+            row = contents.row(a)
+            assert {int(place) for place in np.flatnonzero(row)} <= set(self.lists)
+            assert [int(row[b]) for b in self.lists] == [self.shared(a, b) for b in self.lists]
+
+
+STEPS = st.lists(st.tuples(IDS, LORA) | st.lists(st.integers(0, 30), max_size=8), max_size=20)
+
+
+def build(steps: Sequence[tuple[list[int], str] | list[int]]) -> Plain:
+    plain = Plain(2)
+    for step in steps:
+        if isinstance(step, tuple):
+            plain.add(*step)
+        else:
+            places = list(plain.lists)
+            plain.keep(sorted({places[n % len(places)] for n in step}) if places else [])
+    return plain
+
+
+@examples(60)
+@given(STEPS)
+def test_common_prefixes_are_those_of_a_loop(steps: list[tuple[list[int], str] | list[int]]) -> None:
+    build(steps).check()
+
+
+@examples(60)
+@given(STEPS, IDS, LORA)
+def test_nearest_shares_most(steps: list[tuple[list[int], str] | list[int]], ids: list[int], lora: str) -> None:
+    plain = build(steps)
+    kin = {place: theirs for place, (theirs, other) in plain.lists.items() if other == lora}
+    place, shared = plain.contents.nearest(Tokens.of(ids), lora)
+    if not kin:
+        assert (place, shared) == (None, 0)
+        return
+    assert place in kin
+    assert shared == common_prefix(kin[place], ids) == max(common_prefix(theirs, ids) for theirs in kin.values())
+    if ids in kin.values():
+        assert kin[place] == ids
+
+
+def test_a_known_list_keeps_its_place() -> None:
+    contents = Contents()
+    place = contents.add(Tokens.of([1, 2, 3]))
+    assert contents.add(Tokens.of([1, 2, 3])) == place
+    assert contents.add(Tokens.of([1, 2])) != place
+    assert contents.add(Tokens.of([1, 2, 3]), lora="a") != place
+    assert len(contents) == 3
+
+
+def test_growing_chats_share_their_memory() -> None:
+    contents = Contents()
+    chat = Tokens.of(range(1000))
+    places = [contents.add(chat.head(n)) for n in (300, 1000, 700)]
+    assert [len(contents[place]) for place in places] == [300, 1000, 700]
+    assert all(np.shares_memory(contents[place].ids, contents[places[1]].ids) for place in places)
+
+
+def test_what_was_forgotten_is_gone() -> None:
+    contents = Contents(1)
+    first, second = contents.add(Tokens.of([1])), contents.add(Tokens.of([1, 2]))
+    held = contents.hold(first, 1, 1)
+    contents.keep([second])
+    with pytest.raises(KeyError):
+        contents[first]
+    assert contents.lcp(second, first) == 0
+    assert contents.nearest(Tokens.of([1])) == (second, 1)
+    assert contents.hold(first, 1, 1) is not held
+
+
+def test_the_same_contents_are_one_object() -> None:
+    contents = Contents()
+    place = contents.add(Tokens.of([1, 2, 3]))
+    assert contents.hold(place, 3, 3) is contents.hold(place, 3, 3)
+    assert contents.hold(place, 3, 3) is not contents.hold(place, 3, 4)
+    assert contents.hold(place, 3, 3) is not contents.hold(place, 3, 3, (2,))
+    unknown = contents.hold(UNKNOWN, 0, 7)
+    contents.keep([])
+    assert contents.hold(UNKNOWN, 0, 7).length == unknown.length
+
+
+# --- what slots hold: known, guessed and unknown tokens ------------------------------------------------------------
+
+HOLDS = st.tuples(st.integers(0, 30), st.integers(0, 20), st.integers(0, 20))
+
+
+def hold(plain: Plain, drawn: tuple[int, int, int]) -> Held:
+    """Contents of a drawn list, certain up to some place, with more or fewer tokens than the list has."""
+    place, certain, more = drawn
+    places = list(plain.lists)
+    if not places or place % 7 == 6:
+        return plain.contents.hold(UNKNOWN, 0, more)
+    chosen = places[place % len(places)]
+    known = len(plain.lists[chosen][0])
+    certain = certain % (known + 1)
+    return plain.contents.hold(chosen, certain, max(certain, (known + 4) * more // 20))
+
+
+def ask(plain: Plain, place: int) -> Held:
+    known = len(plain.lists[place][0])
+    return plain.contents.hold(place, known, known)
+
+
+def may_follow(plain: Plain, held: Held, prompt: Held) -> tuple[int, int, int]:
+    """Least, likely and most common prefix, token by token: guesses are likely right, the unknown contradicts nothing."""
+    most = min(held.length, prompt.length)
+    if held.place == UNKNOWN:
+        return 0, 0, most
+    known, lora = plain.lists[held.place]
+    wanted, other = plain.lists[prompt.place]
+    low = likely = high = 0
+    certain = True
+    for n in range(most):
+        agrees = n >= len(known) or (lora == other and known[n] == wanted[n])
+        if n < held.certain:
+            if not agrees:
+                return low, likely, high
+            low = likely = high = n + 1
+        else:
+            certain = certain and agrees
+            likely = n + 1 if certain else likely
+            high = n + 1
+    return low, likely, high
+
+
+@examples(60)
+@given(STEPS, st.lists(HOLDS, min_size=1, max_size=5), st.integers(0, 30))
+def test_spans_and_likely_prefixes(
+    steps: list[tuple[list[int], str] | list[int]], drawn: list[tuple[int, int, int]], which: int
+) -> None:
+    plain = build([*steps, ([1, 1], "")])
+    places = list(plain.lists)
+    holds = [hold(plain, one) for one in drawn]
+    prompts = [ask(plain, places[(which + n) % len(places)]) for n in range(3)]
+    table = plain.contents.likely(holds, prompts)
+    assert table.shape == (len(prompts), len(holds))
+    for row, prompt in enumerate(prompts):
+        for column, held in enumerate(holds):
+            expected = Span(*may_follow(plain, held, prompt))
+            assert plain.contents.span(held, prompt) == expected
+            assert table[row, column] == expected.likely
+
+
+def starts_with(plain: Plain, longer: Held, shorter: Held) -> bool:
+    """Whether nothing contradicts that `longer` starts with all of `shorter`."""
+    if longer.length < shorter.length:
+        return False
+    (a, our_lora), (b, their_lora) = plain.lists[longer.place], plain.lists[shorter.place]
+    return all(our_lora == their_lora and a[n] == b[n] for n in range(min(len(a), len(b), shorter.length)))
+
+
+@examples(60)
+@given(STEPS, HOLDS, st.lists(HOLDS, max_size=5))
+def test_related_contents(
+    steps: list[tuple[list[int], str] | list[int]], one: tuple[int, int, int], drawn: list[tuple[int, int, int]]
+) -> None:
+    plain = build([*steps, ([1, 1], "")])
+    held = hold(plain, one)
+    others = [other for other in (hold(plain, each) for each in drawn) if other.length]
+    keeper, parts = plain.contents.related(held, others)
+    if held.place == UNKNOWN:
+        assert (keeper, parts) == (None, [])
+        return
+    known = [other for other in others if other.place != UNKNOWN]
+    containing = [other for other in known if starts_with(plain, other, held)]
+    if containing:
+        assert keeper is containing[0]
+    else:
+        assert keeper is None
+        assert parts == [other for other in known if starts_with(plain, held, other)]

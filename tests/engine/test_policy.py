@@ -1,0 +1,224 @@
+"""The look-ahead prices what it says it prices, and takes the cheapest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.engine.effort import examples
+from tests.engine.literal import common_prefix
+
+from toki.engine.contents import UNKNOWN
+from toki.engine.contents import Contents
+from toki.engine.contents import Held
+from toki.engine.events import Action
+from toki.engine.events import Option
+from toki.engine.events import Span
+from toki.engine.policy import Prices
+from toki.engine.policy import Returns
+from toki.engine.policy import Want
+from toki.engine.policy import cheapest
+from toki.engine.policy import id_slot
+from toki.engine.policy import options
+from toki.engine.rules import UNLIMITED
+from toki.engine.rules import Rules
+from toki.engine.shadow import Launch
+from toki.engine.shadow import Shadow
+from toki.engine.shadow import Wish
+from toki.engine.tokens import Tokens
+
+RULES = st.builds(
+    Rules,
+    n_slots=st.integers(1, 7),
+    unified=st.booleans(),
+    idle_save=st.booleans(),
+    ram=st.sampled_from([0, 60, UNLIMITED]),
+    sps=st.sampled_from([0.0, 0.1, 0.5]),
+)
+TAILS = st.lists(st.integers(0, 2), min_size=1, max_size=20)
+# A prompt: how much of an earlier one it repeats, and what follows.
+PROMPTS = st.tuples(st.integers(0, 5), st.integers(0, 10), TAILS)
+
+
+class Scene:
+    """A server that answered some requests one after another, the last few of which are still running."""
+
+    def __init__(self, rules: Rules, prompts: Sequence[tuple[int, int, list[int]]], running: int) -> None:
+        self.contents = Contents()
+        self.shadow = Shadow(rules, self.contents)
+        self.texts: list[list[int]] = [list(range(30))]
+        for key, prompt in enumerate(prompts):
+            self.shadow.launch(Wish(key, self.hold(prompt)))
+            if key < len(prompts) - running:
+                self.shadow.finish(key, 1)
+
+    def hold(self, prompt: tuple[int, int, list[int]]) -> Held:
+        source, cut, tail = prompt
+        text = self.texts[-1 - source % len(self.texts)]
+        ids = text[: cut * len(text) // 10] + tail
+        self.texts.append(ids)
+        return self.contents.hold(self.contents.add(Tokens.of(ids)), len(ids), len(ids))
+
+    def ids(self, held: Held) -> list[int]:
+        ids: list[int] = self.contents[held.place].ids[: held.length].tolist()
+        return ids
+
+
+SCENES = st.builds(Scene, RULES, st.lists(PROMPTS, max_size=12), st.integers(0, 2))
+WANTS = st.lists(st.tuples(PROMPTS, st.sampled_from([0.0, 0.25, 1.0])), max_size=5)
+
+
+def wants_of(scene: Scene, drawn: Sequence[tuple[tuple[int, int, list[int]], float]]) -> list[Want]:
+    return [Want(scene.hold(prompt), chance) for prompt, chance in drawn]
+
+
+def still_to_evaluate(scene: Scene, after: Shadow, wants: Sequence[Want]) -> float:
+    """What the conversations would have to evaluate, each served by what suits it best, compared token by token."""
+    total = 0.0
+    for want in wants:
+        prompt = scene.ids(want.held)
+        best = 0
+        for slot in after.slots:
+            if slot.held is not None:
+                best = max(best, common_prefix(scene.ids(slot.held), prompt))
+        for entry in after.ram:
+            shared = common_prefix(scene.ids(entry), prompt)
+            if shared >= 0.25 * entry.length:  # else the server does not load it
+                best = max(best, shared)
+        total += want.chance * (len(prompt) - best)
+    return total
+
+
+@examples(60)
+@given(SCENES, WANTS, PROMPTS, st.none() | st.integers(0, 13))
+def test_returns_are_those_of_a_loop(
+    scene: Scene,
+    drawn: list[tuple[tuple[int, int, list[int]], float]],
+    prompt: tuple[int, int, list[int]],
+    pin: int | None,
+) -> None:
+    wants = wants_of(scene, drawn)
+    returns = Returns(scene.shadow, wants)
+    assert returns.evaluated(scene.shadow) == pytest.approx(still_to_evaluate(scene, scene.shadow, wants))
+    after = scene.shadow.copy()
+    after.launch(Wish(99, scene.hold(prompt), pin))
+    assert returns.evaluated(after) == pytest.approx(still_to_evaluate(scene, after, wants))
+
+
+@examples(60)
+@given(SCENES, WANTS)
+def test_losses_are_what_is_missed_without_a_slot(
+    scene: Scene, drawn: list[tuple[tuple[int, int, list[int]], float]]
+) -> None:
+    wants = wants_of(scene, drawn)
+    losses = Returns(scene.shadow, wants).losses()
+    before = still_to_evaluate(scene, scene.shadow, wants)
+    for number, slot in enumerate(scene.shadow.slots):
+        if slot.held is None:
+            assert not losses.get(number)
+            continue
+        without = scene.shadow.copy()
+        without.correct(number, None)
+        assert losses[number] == pytest.approx(still_to_evaluate(scene, without, wants) - before)
+
+
+PRICES = Prices(evaluate=2.0, move=0.1)
+
+
+@examples(60)
+@given(SCENES, WANTS, PROMPTS)
+def test_options_are_what_the_shadow_would_do(
+    scene: Scene, drawn: list[tuple[tuple[int, int, list[int]], float]], prompt: tuple[int, int, list[int]]
+) -> None:
+    wants = wants_of(scene, drawn)
+    wish = Wish(99, scene.hold(prompt))
+    idle = [number for number, slot in enumerate(scene.shadow.slots) if slot.idle]
+    before = str((scene.shadow.slots, scene.shadow.ram))
+    returns = Returns(scene.shadow, wants)
+    priced = options(scene.shadow, wish, returns, PRICES, pins=idle, swaps=idle)
+    assert before == str((scene.shadow.slots, scene.shadow.ram))
+    if not idle:
+        assert priced == []
+        return
+    assert [option.action for option, _ in priced].count(Action.PASSED) == 1
+    assert priced[0][0].action is Action.PASSED
+    for option, launch in priced:
+        after = scene.shadow.copy()
+        steered = id_slot(option.action, option.slot, scene.shadow)
+        expected = after.launch(replace(wish, id_slot=steered))
+        assert expected is not None
+        assert (option.slot, option.reuse) == (expected.slot, expected.reuse) == (launch.slot, launch.reuse)
+        assert option.slot in idle
+        evaluated = wish.prompt.length - expected.reuse.likely
+        assert option.now == pytest.approx(2.0 * evaluated + 0.1 * expected.moved)
+        assert option.later == pytest.approx(2.0 * still_to_evaluate(scene, after, wants))
+
+
+@examples(60)
+@given(SCENES, WANTS, PROMPTS)
+def test_the_slots_tried_hold_the_best_choice(
+    scene: Scene, drawn: list[tuple[tuple[int, int, list[int]], float]], prompt: tuple[int, int, list[int]]
+) -> None:
+    """Pricing every slot would find nothing cheaper."""
+    wants = wants_of(scene, drawn)
+    wish = Wish(99, scene.hold(prompt))
+    idle = [number for number, slot in enumerate(scene.shadow.slots) if slot.idle]
+    returns = Returns(scene.shadow, wants)
+    priced = options(scene.shadow, wish, returns, PRICES, pins=idle, swaps=idle)
+    if not priced:
+        return
+    best = min(option.now + option.later for option, _ in priced)
+    for number in [*idle, *(number + len(scene.shadow.slots) for number in idle)]:
+        after = scene.shadow.copy()
+        launch = after.launch(replace(wish, id_slot=number))
+        assert launch is not None
+        now = 2.0 * (wish.prompt.length - launch.reuse.likely) + 0.1 * launch.moved
+        assert best <= now + 2.0 * still_to_evaluate(scene, after, wants) + 1e-6
+
+
+def test_only_what_may_be_steered_to_is_priced() -> None:
+    scene = Scene(Rules(n_slots=3, unified=False), [(0, 0, [1, 2, 3]), (0, 0, [4, 5, 6])], running=0)
+    wish = Wish(99, scene.hold((0, 5, [7])))
+    returns = Returns(scene.shadow, [])
+    priced = options(scene.shadow, wish, returns, Prices(), pins=[1], swaps=[2])
+    assert [(option.action, option.slot) for option, _ in priced[1:]] == [(Action.PINNED, 1), (Action.SWAPPED, 2)]
+    assert len(options(scene.shadow, wish, returns, Prices(), pins=[], swaps=[])) == 1
+
+
+def test_unknown_conversations_cost_nothing() -> None:
+    contents = Contents()
+    shadow = Shadow(Rules(), contents)
+    assert Returns(shadow, [Want(contents.hold(UNKNOWN, 0, 50), 1.0)]).evaluated(shadow) == 0.0
+
+
+def test_the_id_slot_of_each_action() -> None:
+    shadow = Shadow(Rules(n_slots=4), Contents())
+    assert id_slot(Action.PASSED, 2, shadow) is None
+    assert id_slot(Action.PINNED, 2, shadow) == 2
+    assert id_slot(Action.SWAPPED, 2, shadow) == 6
+    assert id_slot(Action.PINNED, None, shadow) is None
+
+
+@examples(60)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=6), st.integers(0, 5))
+def test_the_cheapest_is_taken_and_passing_where_it_wins_little(costs: list[tuple[int, int]], margin: int) -> None:
+    priced = [
+        (Option(Action.PASSED, 0, Span(0, 0, 0), now, later, ""), Launch(0, Span(0, 0, 0), True))
+        for now, later in costs
+    ]
+    chosen = cheapest(priced, margin)
+    totals = [now + later for now, later in costs]
+    if chosen:
+        assert totals[chosen] == min(totals) < totals[0] - margin
+    else:
+        assert totals[0] - margin <= min(totals)
+
+
+def test_speed_is_learnt() -> None:
+    prices = Prices()
+    assert prices.after(0.5).evaluate == 0.5
+    assert prices.after(0.5).after(1.5).evaluate == pytest.approx(0.7)
+    assert prices.after(0.5).move == pytest.approx(0.005)
