@@ -7,6 +7,7 @@ prompt that the server will use. Builds may differ: `count_path` names the endpo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace
@@ -166,7 +167,7 @@ def _tool(tool: object) -> Json:
 
 def _budget(value: object) -> int:
     """The server reads any number or bool as an int32."""
-    if not isinstance(value, int | float):
+    if not isinstance(value, int | float) or not math.isfinite(value):
         return DEFAULT_THINKING_BUDGET
     return (int(value) + 2**31) % 2**32 - 2**31
 

@@ -189,6 +189,7 @@ class ResponsesMeter:
     def __init__(self) -> None:
         self._figures = Figures()
         self._reply = Reply()
+        self._begun = False
 
     def feed(self, chunk: Mapping[str, Any]) -> None:
         usage = part(part(chunk, "response") or chunk, "usage")
@@ -200,6 +201,9 @@ class ResponsesMeter:
         self._figures.progress(chunk)
         self._figures.timings(chunk)
         match chunk.get("type"):
+            case "response.created":
+                self._figures.several |= self._begun  # n > 1: as many answers, mixed
+                self._begun = True
             case "response.output_text.delta":
                 self._reply.add(chunk.get("delta"))
             case "response.output_item.added":
