@@ -51,12 +51,15 @@ class Conversations:
     requests: int = 0
 
     def find(self, prompt: Held) -> Conversation | None:
-        """The latest conversation of whose contents the prompt extends at least 95 %."""
-        for conversation in reversed(self.recent.values()):
-            held = conversation.held
-            if held.length and self.contents.span(held, prompt).likely >= CONTINUES * held.length:
-                return conversation
-        return None
+        """Of the conversations of whose contents the prompt extends at least 95 %, the one that it shares most with,
+        the latest of several: one that is hardly more than a shared preamble must not take the others' turns."""
+        known = list(reversed(self.recent.values()))
+        shares = self.contents.likely([conversation.held for conversation in known], [prompt])[0].tolist()
+        best, most = None, 0
+        for conversation, shared in zip(known, shares, strict=True):
+            if shared > most and shared >= CONTINUES * conversation.held.length:
+                best, most = conversation, shared
+        return best
 
     def note(self, key: int, prompt: Held) -> Conversation:
         """A request arrived: it continues a conversation or starts one."""
