@@ -81,6 +81,20 @@ def test_a_plain_answer_that_is_too_long_is_not_kept(monkeypatch: pytest.MonkeyP
     assert read("application/json", "", [b'{"a":', b'"bcdef"}', b" "]) == []
 
 
+def test_a_report_of_progress_is_no_answer_yet() -> None:
+    reader = AnswerReader(Noted(), STREAM, "")
+    seen = []
+    for event in (
+        b": ping\n\n",
+        b'data: {"prompt_progress":{"total":9}}\n\n',
+        b'data: {"n":1}\n\n',
+        b"data: [DONE]\n\n",
+    ):
+        reader.feed(event)
+        seen.append(reader.answering)
+    assert seen == [False, False, True, True]
+
+
 @pytest.mark.parametrize(
     ("content_type", "expected"),
     [("text/event-stream", True), ("Text/Event-Stream;charset=utf-8", True), ("application/json", False), ("", False)],

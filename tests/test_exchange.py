@@ -464,6 +464,7 @@ async def test_a_stream_that_breaks_tells_what_it_had_shown(bench: Bench) -> Non
     exchange.broke(sent=True, client_left=True)
     (gone,) = bench.told(Gone)
     assert gone.sent
+    assert gone.prefilled
     assert (gone.measured.reused, gone.measured.finished) == (12, False)
     assert bench.told(Replied) == []
 
@@ -472,7 +473,10 @@ async def test_a_client_that_leaves_in_prefill_stops_the_looks(bench: Bench) -> 
     upstream = await bench.known()
     exchange = bench.exchange(upstream)
     await exchange.hold()
+    exchange.began(200, "text/event-stream", "")
+    exchange.heard(b'data: {"prompt_progress":{}}\n\n')
     exchange.broke(sent=True, client_left=True)
+    assert not bench.told(Gone)[0].prefilled
     assert await upstream.watch.look() is None
 
 

@@ -248,8 +248,9 @@ class Exchange:
             return
         sent = sent and self._released is not None and not self._left
         now = time.monotonic()
-        in_prefill = sent and client_left and self._first_byte is None
-        self._end(Gone(self.key, now, sent, self._measured(finished=False)), now, gone_in_prefill=in_prefill)
+        prefilled = self._reader is not None and self._reader.answering
+        gone = Gone(self.key, now, sent=sent, prefilled=prefilled, measured=self._measured(finished=False))
+        self._end(gone, now, gone_in_prefill=sent and client_left and not prefilled)
         if not client_left:
             self._upstream.watch.doubt(certain=not sent)
 
