@@ -55,8 +55,8 @@ def dump(value: Any) -> str:
     """`value` as one line of JSON, character for character as the server writes it.
 
     Differs from json.dumps in large and small numbers: integers beyond 64 bits are floats, and floats turn to the
-    exponent form one digit earlier. A few floats in ten thousand are not written in their shortest form by the
-    server; those are not reproduced.
+    exponent form one digit earlier. A rare float, such as 1e23, the server writes longer than need be; that is not
+    reproduced.
     """
     match value:
         case bool() | None:
