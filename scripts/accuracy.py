@@ -1,0 +1,276 @@
+"""Are toki's predictions those of the real servers? Random traffic through toki, each prediction judged by the answer.
+
+    make accuracy [SEED=n]
+
+One line per case: how many requests told their reuse; the share whose reuse lies in the predicted range with that range
+at most a reply wide ("held"); the share whose likely value is off by at most 2 % and 5 % of the prompt; the mean width
+of the range; after how many requests the rules were found for good; and "naive", the share within 2 % for the belief
+that a request reuses its longest common prefix with what ran last on any slot. With several requests at once,
+those between whose release and launch another one ended are judged apart: there no order can be known.
+
+Exit status: 0 all thresholds held, 1 not all, 2 could not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from judge import Verdict
+from judge import verdicts
+from play import play
+from proxy import mitmdump
+from proxy import rows_of
+from servers import Build
+from servers import Flags
+from servers import gemma3
+from servers import smollm2
+from servers import start
+from servers import tiny_model
+from toki.engine.rules import Rules
+from traffic import SCENARIOS
+
+RECORDING = Path(__file__).with_name("recording_addon.py")
+REPLY = 8  # tokens of an answer
+MODELS: dict[str, Callable[[], Path]] = {"tiny": tiny_model, "SmolLM2": smollm2, "Gemma 3": gemma3}
+SCALES = {"tiny": 0.3, "SmolLM2": 0.06, "Gemma 3": 0.06}  # of the sizes of texts: what a CPU can play in minutes
+
+FLAGS: dict[str, Flags] = {
+    "default": Flags(),
+    "-np 4": Flags(n_parallel=4),
+    "-np 4 -cram 0": Flags(n_parallel=4, cache_ram_mib=0),
+    "-np 16 -kvu --no-cache-idle-slots": Flags(n_parallel=16, kv_unified=True, cache_idle_slots=False),
+    "-np 16 -kvu --no-cache-idle-slots -cram 0": Flags(
+        n_parallel=16, kv_unified=True, cache_idle_slots=False, cache_ram_mib=0
+    ),
+    "-np 1": Flags(n_parallel=1),
+    "-sps 0": Flags(slot_prompt_similarity=0.0),
+    "-cram 1": Flags(cache_ram_mib=1),
+    "-cram 3": Flags(cache_ram_mib=3),
+    "-cram 6": Flags(cache_ram_mib=6),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One server, fresh, with toki before it, and what is sent."""
+
+    model: str
+    flags: str
+    build: Build = "skulk"
+    mode: str = "observe"
+    at_a_time: int = 1
+    scenarios: tuple[str, ...] = ("mixed",)
+
+    def __str__(self) -> str:
+        how = "in turn" if self.at_a_time == 1 else f"{self.at_a_time} at once"
+        return f"{self.model:8} {self.build:10} {self.flags:42} {self.mode:8} {how:9} {'+'.join(self.scenarios)}"
+
+    @property
+    def file(self) -> str:
+        """A name for the file of its events."""
+        return "_".join(str(self).split())
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    case: Case
+    verdicts: tuple[Verdict, ...]
+    seconds: float
+
+    @property
+    def clear(self) -> list[Verdict]:
+        """Those that can be judged: none but one at a time."""
+        return [one for one in self.verdicts if self.case.at_a_time == 1 or not one.overlaps]
+
+    @property
+    def apart(self) -> list[Verdict]:
+        return [one for one in self.verdicts if self.case.at_a_time > 1 and one.overlaps]
+
+    @property
+    def score(self) -> float:
+        """The share that the threshold is about."""
+        if self.case.model == "Gemma 3":
+            return share(one.within(0.05) for one in self.clear)
+        if self.case.at_a_time > 1:
+            return share(one.within(0.02) for one in self.clear)
+        return share(map(held, self.clear))
+
+    @property
+    def threshold(self) -> float:
+        if self.case.model == "Gemma 3":
+            return 0.85
+        return 0.95 if self.case.at_a_time > 1 else 0.995
+
+    @property
+    def passed(self) -> bool:
+        return self.score >= self.threshold
+
+    @property
+    def misses(self) -> list[Verdict]:
+        """Each that does not count as right by the case's own threshold."""
+        if self.case.model == "Gemma 3":
+            return [one for one in self.clear if not one.within(0.05)]
+        if self.case.at_a_time > 1:
+            return [one for one in self.verdicts if not one.within(0.02)]
+        return [one for one in self.clear if not held(one)]
+
+    @property
+    def found_after(self) -> int | None:
+        """After how many requests the leading rules were the server's own for good; None: never."""
+        right = [one.rules is not None and same_rules(one.rules, FLAGS[self.case.flags]) for one in self.verdicts]
+        if not right or not right[-1]:
+            return None
+        return max((place + 1 for place, ok in enumerate(right) if not ok), default=0)
+
+
+def held(one: Verdict) -> bool:
+    return one.inside and one.width <= REPLY
+
+
+def share(of: Iterable[bool]) -> float:
+    """The share of True; 1 where there is nothing."""
+    values = list(of)
+    return sum(values) / len(values) if values else 1.0
+
+
+def same_rules(rules: Rules, flags: Flags) -> bool:
+    """Whether the rules are what the flags say, as far as that can make a difference."""
+    several = flags.n_parallel != 1
+    ram = flags.cache_ram_mib != 0
+    unified = flags.n_parallel is None if flags.kv_unified is None else flags.kv_unified
+    saves = flags.cache_idle_slots is not False
+    sps = 0.1 if flags.slot_prompt_similarity is None else flags.slot_prompt_similarity
+    return (
+        (rules.ram > 0) == ram
+        and (not several or rules.unified == unified)
+        and (not several or not ram or rules.idle_save == saves)
+        and rules.sps == sps
+    )
+
+
+def run(case: Case, seed: int, directory: Path) -> Result:
+    """Play a case on a server of its own and judge it; its events stay in `directory`."""
+    began = time.monotonic()
+    events = directory / case.file
+    events.unlink(missing_ok=True)
+    sent = 0
+    with (
+        start(MODELS[case.model](), FLAGS[case.flags], case.build) as server,
+        mitmdump(
+            server.url,
+            script=RECORDING,
+            options={"toki_mode": case.mode, "toki_deadline_ms": "10000"},
+            environment={"TOKI_EVENTS": str(events)},
+        ) as toki,
+    ):
+        for scenario in case.scenarios:
+            traffic = SCENARIOS[scenario].start(seed, reply_tokens=REPLY, scale=SCALES[case.model])
+            sent += len(play(traffic, toki.url, at_a_time=case.at_a_time))
+        rows_of(toki.db, sent)
+        if "the engine failed" in toki.said():
+            raise RuntimeError(f"{case}: the engine failed:\n{toki.said()[-3000:]}")
+    return Result(case, tuple(verdicts(events)), time.monotonic() - began)
+
+
+def cases(quick: bool) -> list[Case]:
+    """All, or those that fit into a minute or so."""
+    if quick:
+        return [
+            Case("tiny", "default", "xllamacpp"),
+            Case("tiny", "-np 4"),
+            Case("tiny", "-np 4 -cram 0", at_a_time=4),
+            Case("tiny", "default", mode="auto"),
+            Case("tiny", "-cram 3"),
+        ]
+    classic = ("shared-preamble", "big-with-sides", "parent-and-subagents", "same-document")
+    kept = "-np 16 -kvu --no-cache-idle-slots"
+    return [
+        *(Case("tiny", flags, build) for flags in FLAGS for build in ("skulk", "xllamacpp")),
+        *(Case("tiny", flags, at_a_time=4) for flags in FLAGS),
+        *(Case("tiny", flags, scenarios=classic) for flags in ("default", "-np 4", kept)),
+        *(Case("tiny", flags, mode="auto") for flags in FLAGS),
+        *(Case("SmolLM2", flags) for flags in ("default", "-np 4")),
+        Case("SmolLM2", "default", at_a_time=4),
+        *(Case("Gemma 3", flags) for flags in ("default", "-np 4")),
+    ]
+
+
+def lines(result: Result) -> Iterator[str]:
+    """The case's line and its misses."""
+    clear = result.clear
+    found = result.found_after
+    widths = [one.width for one in clear if one.predicted is not None]
+    yield (
+        f"{'ok  ' if result.passed else 'FAIL'} {result.case!s:100} n={len(clear):4}"
+        f" held {share(map(held, clear)):6.1%} inside {share(one.inside for one in clear):6.1%}"
+        f" within 2 % {share(one.within(0.02) for one in clear):6.1%}"
+        f" 5 % {share(one.within(0.05) for one in clear):6.1%}"
+        f" width {sum(widths) / max(1, len(widths)):5.1f} rules {'not found' if found is None else f'after {found}'}"
+        f" naive {share(one.naive_within(0.02) for one in clear):6.1%} {result.seconds:4.0f} s"
+    )
+    if result.apart:
+        yield f"       launches that overlap a finish: {within_2(result.apart)}"
+    for one in result.misses:
+        span = one.predicted
+        said = "nothing" if span is None else f"{span.likely} ({span.low} to {span.high})"
+        overlaps = ", overlaps a finish" if one.overlaps else ""
+        yield (
+            f"       #{one.key}: predicted {said}, measured {one.reused} of {one.prompt}, slot {one.slot},"
+            f" {one.action}: {one.reason}{overlaps}"
+        )
+
+
+def within_2(found: list[Verdict]) -> str:
+    return f"n={len(found)}, within 2 % {share(one.within(0.02) for one in found):.1%}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1, help="of the traffic (default: 1)")
+    parser.add_argument("--quick", action="store_true", help="a few cases, for CI")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only cases whose line contains this")
+    parser.add_argument("--jobs", type=int, default=1, help="cases at a time (default: 1)")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the recorded events there")
+    parser.add_argument("--again", type=Path, metavar="DIR", help="no servers: judge the events that --keep left there")
+    options = parser.parse_args()
+    chosen = [case for case in cases(options.quick) if options.only in str(case)]
+    if not chosen:
+        parser.error(f"no case contains {options.only!r}")
+    began = time.monotonic()
+    results: list[Result] = []
+
+    def judged(case: Case) -> Result:
+        if options.again:
+            return Result(case, tuple(verdicts(options.again / case.file)), 0.0)
+        return run(case, options.seed, directory)
+
+    try:
+        with TemporaryDirectory(prefix="toki-accuracy-") as temporary, ThreadPoolExecutor(options.jobs) as pool:
+            directory = options.keep or Path(temporary)
+            directory.mkdir(parents=True, exist_ok=True)
+            for result in pool.map(judged, chosen):
+                results.append(result)
+                print("\n".join(lines(result)), flush=True)
+    except (OSError, RuntimeError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    bad = [result for result in results if not result.passed]
+    requests = sum(len(result.verdicts) for result in results)
+    print(
+        f"{len(results) - len(bad)} of {len(results)} cases hold their threshold; {requests:,} requests, seed"
+        f" {options.seed}, {time.monotonic() - began:.0f} s"
+    )
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
