@@ -110,7 +110,9 @@ class Bench:
     def open(self, **changes: Any) -> Upstream:
         settings = replace(SETTINGS, **changes)
         backend = LlamaServerBackend(self.script.url, settings.embed_url)
-        self.upstreams.append(Upstream(backend, settings, self.rows.append, self.executor, self.complaints))
+        self.upstreams.append(
+            Upstream(self.script.url, backend, settings, self.rows.append, self.executor, self.complaints)
+        )
         return self.upstreams[-1]
 
     async def known(self, **changes: Any) -> Upstream:

@@ -182,7 +182,7 @@ class Toki:
             assert self._store is not None
             backend = LlamaServerBackend(target.url, self._settings.embed_url)
             self._upstreams[target] = Upstream(
-                backend, self._settings, self._store.put, self._executor, self._complaints
+                target.url, backend, self._settings, self._store.put, self._executor, self._complaints
             )
         return self._upstreams[target]
 

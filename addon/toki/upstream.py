@@ -55,6 +55,7 @@ class Upstream:
 
     def __init__(
         self,
+        url: str,
         backend: LlamaServerBackend,
         settings: Settings,
         put: Callable[[Row], None],
@@ -62,11 +63,12 @@ class Upstream:
         complaints: Complaints,
         model: str = "",
     ) -> None:
+        self._url = url
         self.backend = backend
         self.settings = settings
         self.prompts = PromptReader(backend)
         self.complaints = complaints
-        self.watch = Watch(backend, model, self.submit, self.tell, complaints)
+        self.watch = Watch(url, backend, model, settings.server_flags, self.submit, self.tell, complaints)
         self._put = put
         self._executor = executor
         self._engine = self._new_engine()
@@ -90,7 +92,7 @@ class Upstream:
             return self
         if model not in self._models:
             self._models[model] = Upstream(
-                self.backend, self.settings, self._put, self._executor, self.complaints, model
+                self._url, self.backend, self.settings, self._put, self._executor, self.complaints, model
             )
         return self._models[model]
 

@@ -8,6 +8,7 @@ prefill. A look wakes a sleeping server, so none is taken while nothing is in fl
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import Awaitable
 from collections.abc import Callable
@@ -18,6 +19,9 @@ from toki.engine.events import Event
 from toki.engine.events import Looked
 from toki.engine.events import Restarted
 from toki.engine.events import SlotView
+from toki.engine.rules import Known
+from toki.flags import local_flags
+from toki.flags import parse_flags
 from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.server import Props
@@ -36,20 +40,25 @@ Submit = Callable[..., Awaitable[Any]]  # runs a blocking call in a worker threa
 class Watch:
     """Facts and looks of one server (`model`: of that model behind a router). Used on the event loop only.
 
-    `known` says whether the facts hold; until they do, requests should pass as they came. `tell` receives
+    `backend` talks to `url`. `flags` is the server's command line as far as the user gave it; "" where it is to be
+    found out. `known` says whether the facts hold; until they do, requests should pass as they came. `tell` receives
     Restarted when the server is new or other than before, and Looked for each look.
     """
 
     def __init__(
         self,
+        url: str,
         backend: LlamaServerBackend,
         model: str,
+        flags: str,
         submit: Submit,
         tell: Callable[[Event], None],
         complaints: Complaints,
     ) -> None:
+        self._url = url
         self._backend = backend
         self._model = model
+        self._flags = flags
         self._submit = submit
         self._tell = tell
         self._complaints = complaints
@@ -206,10 +215,11 @@ class Watch:
             raise
         facts = (props.total_slots, props.n_ctx, props.build, props.model)
         restarted = facts != self._facts and not props.router
-        looked = None
+        looked, known = None, Known()
         if restarted:
             self._highest = -1
             self._slots_shown = True
+            known = await self._submit(known_rules, self._flags, self._url)
             looked = await self._look()
         if doubts != self._doubts:
             return  # what was learnt may be of the server before
@@ -219,7 +229,7 @@ class Watch:
             self._is_another(looked)
         if restarted:
             slots = None if looked is None else looked.slots
-            self._tell(Restarted(time.monotonic(), props.total_slots, props.n_ctx, slots=slots))
+            self._tell(Restarted(time.monotonic(), props.total_slots, props.n_ctx, known, slots))
 
     def _is_another(self, looked: Looked) -> bool:
         """Whether these slots belong to another server process than those seen before; notes them if not."""
@@ -233,3 +243,25 @@ class Watch:
 
     def _failed(self, route: str, error: ServerError) -> None:
         self._complaints.tell(f"{route}: {error}", f"can't learn about the server, requests pass as they came: {error}")
+
+
+def known_rules(flags: str, url: str) -> Known:
+    """What decides reuse among the server's flags: as the user gave them, else as its process on this machine shows.
+
+    Only what was given counts; defaults differ between builds and are left to observation. An explicit number of slots
+    leaves the KV cache split unless it is said to be unified (llama.cpp PR #16736).
+    """
+    found = parse_flags(shlex.split(flags), {}) if flags else local_flags(url)
+    if found is None:
+        return Known()
+    unified = found.kv_unified
+    if unified is None and found.parallel is not None and found.parallel > 0:
+        unified = False
+    return Known(
+        unified=unified,
+        idle_save=found.cache_idle_slots,
+        ram=0 if found.cache_ram_mib == 0 else None,
+        sps=found.slot_prompt_similarity,
+        window=0 if found.swa_full else None,
+        batch=found.ubatch or Known().batch,
+    )
