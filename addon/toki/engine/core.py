@@ -48,10 +48,16 @@ from toki.engine.policy import id_slot
 from toki.engine.policy import options
 from toki.engine.rules import hypotheses
 from toki.engine.shadow import Wish
+from toki.engine.timeline import Cancelled
+from toki.engine.timeline import Finished
+from toki.engine.timeline import Launched
+from toki.engine.timeline import Refused
+from toki.engine.timeline import Revealed
 from toki.engine.trust import Actions
 from toki.engine.trust import Belief
 
 COLLECT = 1024  # token lists at which those that nothing refers to are forgotten
+MOST_PRELUDE = 64  # launches before the server is known that are remembered
 REPLIES = 64  # ended requests whose replies are waited for
 FOREIGN_PAUSE = 60.0  # seconds without steering after traffic of others was seen on a server with a RAM cache
 LINGER = 30.0  # seconds after which a request whose client left is taken to have ended, where no look tells
@@ -93,6 +99,8 @@ class Engine:
         self._mode = mode
         self._min_reuse = min_reuse
         self._flights: dict[int, Flight] = {}  # in the order of their release
+        # Launches and answers from before the server was known, of which its beliefs have yet to hear.
+        self._prelude: list[tuple[Flight, Answered | None]] | None = []
         self._start_over()
 
     def _start_over(self) -> None:
@@ -140,14 +148,24 @@ class Engine:
     # --- events -----------------------------------------------------------------------------------
 
     def _restarted(self, event: Restarted) -> list[Command]:
-        self._start_over()
+        first = self._prelude
+        if first is None:  # what was sent to the server before says nothing of this one
+            self._start_over()
+            for flight in self._flights.values():
+                flight.prompt = None
+                flight.read = flight.placed = flight.launched = True
+        self._prelude = None
+        used = sum(1 for view in event.slots or () if view.n_tokens or view.task >= 0)
+        ours = sum(flight.slots for flight, end in first or () if end is None)
+        slots = () if event.slots is not None and used <= ours else event.slots
         self._beliefs = [
-            Belief.start(rules, self._contents, event.slots)
-            for rules in hypotheses(event.total_slots, event.n_ctx, event.known)
+            Belief(rules, self._contents, slots) for rules in hypotheses(event.total_slots, event.n_ctx, event.known)
         ]
-        for flight in self._flights.values():  # what was sent to the server before says nothing of this one
-            flight.prompt = None
-            flight.read = flight.placed = flight.launched = True
+        for flight, end in first or ():
+            if end is None:
+                self._launch(flight)
+            elif flight.prompt is not None:
+                self._finish(flight, end.measured)
         return []
 
     def _arrived(self, event: Arrived) -> list[Command]:
@@ -206,7 +224,7 @@ class Engine:
         reply = event.ids[: old.length - prompt.length]
         place = self._contents.add(self._contents[prompt.place].extended(reply), self._contents.lora(prompt.place))
         for belief in self._beliefs:
-            belief.reveal(old, place)
+            belief.timeline.take(Revealed(event.key, old, place))
         self._conversations.replace_held(old, self._contents.hold(place, old.certain, old.length))
         self._history.reveal(event.key, place, old.length)
         return []
@@ -218,19 +236,19 @@ class Engine:
         self._let_go(event)
         busy = sum(view.busy for view in event.slots)
         taken = sum(flight.slots for flight in self._flights.values())
-        unplaced = [flight for flight in self._flights.values() if not flight.placed]
-        if unplaced:
-            if busy != taken:
-                return []
-            for flight in unplaced:
-                self._place(flight)
-            self._apply(event.at)
+        if busy < taken:
+            return []  # something has ended, or has not yet begun, of which nothing was heard so far
+        for flight in [flight for flight in self._flights.values() if not flight.placed]:
+            self._place(flight)
+        self._apply(event.at)
         tasks = {view.id: view.task for view in event.slots}
         if self._tasks is not None:
             changed = sum(task != self._tasks.get(number) for number, task in tasks.items())
             if busy > taken or changed > self._launches:
                 self._foreign_until = event.at + FOREIGN_PAUSE
         self._tasks, self._launches = tasks, 0
+        if busy > taken:
+            return []
         for belief in self._beliefs:
             belief.compare(event.slots)
         return []
@@ -413,11 +431,14 @@ class Engine:
     def _launch(self, flight: Flight) -> None:
         flight.launched = True
         self._launches += flight.slots
+        if self._prelude is not None:
+            self._prelude = [*self._prelude[-MOST_PRELUDE:], (flight, None)]
+            return
         if flight.prompt is None:
             self._lose_track()
             return
         for belief in self._beliefs:
-            belief.launch(self._wish(flight), self._wish(flight, steered=False))
+            belief.timeline.take(Launched(flight.key, self._wish(flight), self._wish(flight, steered=False)))
 
     def _settle(self, flight: Flight, end: Answered | Gone, at: float) -> list[Command]:
         """A request ended: score the predictions, move the beliefs on, record."""
@@ -430,6 +451,8 @@ class Engine:
         else:
             del self._flights[flight.key]
             if isinstance(end, Answered) and flight.launched:
+                if self._prelude is not None:
+                    self._prelude.append((flight, end))
                 surprised = self._score(flight, measured)
                 self._finish(flight, measured)
             elif isinstance(end, Answered) and flight.prompt is not None:
@@ -445,13 +468,9 @@ class Engine:
         if leader is None or measured.reused is None or flight.prompt is None:
             return flight.prompt is None
         tolerance = flight.prompt.length // 20 if leader.rules.window else 0
-        weight = 0.3 if flight.overlapped else 1.0
         surprised = False
         for belief in self._beliefs:
-            launch = belief.base.launches.get(flight.key)
-            if launch is None:
-                continue
-            right = belief.judge(launch, measured.reused, tolerance, weight)
+            right = belief.judge(flight.key, measured.reused, tolerance, flight.overlapped)
             if belief is leader and right is not None:
                 surprised = not right
                 self._actions.judge(flight.decision.action, right)
@@ -468,7 +487,7 @@ class Engine:
             return
         reply = measured.reply_tokens or 0
         for belief in self._beliefs:
-            belief.finish(flight.key, reply)
+            belief.timeline.take(Finished(flight.key, reply))
         held = self._contents.hold(prompt.place, prompt.certain, prompt.length + max(reply - 1, 0))
         self._conversations.replace_held(prompt, held)
         if held.length > prompt.length and not flight.ask.children:
@@ -480,14 +499,15 @@ class Engine:
         """An error came instead of an answer. A prompt too long for a slot was launched all the same."""
         for belief in self._beliefs:
             if prompt.length >= belief.rules.n_ctx:
-                belief.refuse(self._wish(flight), self._wish(flight, steered=False))
+                step = Refused(flight.key, self._wish(flight), self._wish(flight, steered=False))
+                belief.timeline.take(step)
         return True
 
     def _cut_off(self, flight: Flight, least: int, most: int) -> None:
         """The server is done with a request whose client left; its slot keeps `least` to `most` tokens."""
         self._flights.pop(flight.key, None)
         for belief in self._beliefs:
-            belief.cancel(flight.key, least, most)
+            belief.timeline.take(Cancelled(flight.key, least, most))
 
     def _lose_track(self) -> None:
         """A request of unknown tokens runs: any idle slot, and the RAM cache, may hold something else now."""
@@ -531,7 +551,7 @@ class Engine:
 
     def _collect(self) -> None:
         """Forget token lists that nothing refers to any more, so that memory stays bounded."""
-        live = {held.place for belief in self._beliefs for held in belief.holds()}
+        live = {held.place for belief in self._beliefs for held in belief.timeline.holds()}
         live |= {conversation.held.place for conversation in self._conversations.recent.values()}
         live |= {flight.prompt.place for flight in self._flights.values() if flight.prompt}
         live |= {held.place for pair in self._replies.values() for held in pair}

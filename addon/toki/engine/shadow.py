@@ -222,7 +222,8 @@ class Shadow:
         Its copies (n > 1) are taken to end with it, in one pass over the slots.
         """
         number = self.running(key)
-        if number is None:
+        if number is None:  # that it was deferred was wrong then
+            self.waiting = [wish for wish in self.waiting if wish.key != key]
             return
         slot = self.slots[number]
         held = slot.held

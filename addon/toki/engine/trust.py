@@ -20,38 +20,45 @@ from toki.engine.rules import UNLIMITED
 from toki.engine.rules import Rules
 from toki.engine.shadow import Launch
 from toki.engine.shadow import Shadow
-from toki.engine.shadow import Wish
+from toki.engine.timeline import Timeline
 
 ENOUGH = 3  # exact predictions that make a hypothesis, or an action, trusted
 CAP = 8  # trust that can be gathered: so that it is lost within two wrong answers
 WRONG = 4  # what a wrong prediction costs
 MOST_ERRORS = 3.0  # errors that are remembered: so that a change of flags shows within three answers
+FAMILIAR = 8  # launches that find nothing unknown in RAM, after which it is taken to be known
+GUESS = 2  # tokens by which the length of a reply in a slot may be off
 FADE = 0.98  # what is left of the errors after each right prediction
 
 
-@dataclass(slots=True)
 class Belief:
-    """One hypothesis about a server and what follows from it: the state as it is, and as it would be had the server
-    never been steered (`alone`)."""
+    """One hypothesis about a server, what follows from it, and how well it did."""
 
-    rules: Rules
-    base: Shadow
-    alone: Shadow
-    score: float = 0.0  # trust: grows with right predictions, shrinks fast with wrong ones
-    errors: float = 0.0  # tells hypotheses apart: how much each was wrong, forgotten slowly
-    ram_low: int = 0  # tokens that the RAM cache is known to hold
-    ram_high: int = UNLIMITED  # tokens that it is known not to hold
-
-    @classmethod
-    def start(cls, rules: Rules, contents: Contents, slots: Sequence[SlotView] | None) -> Belief:
-        """A belief about a server whose slots are as seen; what they hold is unknown."""
+    def __init__(self, rules: Rules, contents: Contents, slots: Sequence[SlotView] | None) -> None:
+        """A belief about a server whose slots are as seen (None: not shown); what they hold is unknown."""
+        self.rules = rules
         base = Shadow(rules, contents)
         for view in slots or ():
             if view.id < rules.n_slots and view.n_tokens:
                 base.correct(view.id, contents.hold(UNKNOWN, 0, view.n_tokens))
         # A server that ran before may have anything in its RAM cache.
         base.ram_known = slots is not None and not any(view.n_tokens or view.task >= 0 for view in slots)
-        return cls(rules, base, base.copy())
+        self.timeline = Timeline(base, base.copy())
+        self.score = 0.0  # trust: grows with right predictions, shrinks fast with wrong ones
+        self.errors = 0.0  # tells hypotheses apart: how much each was wrong, forgotten slowly
+        self.ram_low = 0  # tokens that the RAM cache is known to hold
+        self.ram_high = UNLIMITED  # tokens that it is known not to hold
+        self._familiar = 0  # launches in a row that found nothing unknown
+
+    @property
+    def base(self) -> Shadow:
+        """The server as it is."""
+        return self.timeline.base
+
+    @property
+    def alone(self) -> Shadow:
+        """The server as it would be had it never been steered."""
+        return self.timeline.alone
 
     @property
     def trusted(self) -> bool:
@@ -61,43 +68,35 @@ class Belief:
         """Tokens that each slot should show."""
         return [slot.held.length if slot.held is not None else 0 for slot in self.base.slots]
 
-    def holds(self) -> list[Held]:
-        """All contents that it speaks of."""
-        return [*self.base.holds(), *self.alone.holds()]
+    def judge(self, key: int, reused: int, tolerance: int, overlapped: bool) -> bool | None:
+        """Score the prediction for a request by what the server reported; None where there was nothing to score.
 
-    def launch(self, wish: Wish, unsteered: Wish) -> None:
-        self.base.launch(wish)
-        self.alone.launch(unsteered)
-
-    def refuse(self, wish: Wish, unsteered: Wish) -> None:
-        self.base.refuse(wish)
-        self.alone.refuse(unsteered)
-
-    def finish(self, key: int, reply: int) -> None:
-        self.base.finish(key, reply)
-        self.alone.finish(key, reply)
-
-    def cancel(self, key: int, least: int, most: int) -> None:
-        self.base.cancel(key, least, most)
-        self.alone.cancel(key, least, most)
-
-    def reveal(self, old: Held, place: int) -> None:
-        self.base.reveal(old, place)
-        self.alone.reveal(old, place)
-
-    def judge(self, launch: Launch, reused: int, tolerance: int, weight: float) -> bool | None:
-        """Score a prediction by what the server reported; None where there was nothing to score.
-
-        `weight`: how much a wrong one says, for launches that overlap may go either way.
+        Where others were under way (`overlapped`) another order of the latest steps may explain the figure.
         """
+        launch = self.base.launches.get(key)
+        if launch is None:
+            return None
         right = launch.reuse.low - tolerance <= reused <= launch.reuse.high + tolerance
         if not launch.sure:
-            return None if right else False
-        if self._learn_ram(launch, reused, right):
+            self._get_to_know(right and reused <= launch.reuse.likely + tolerance)
+            if not right:
+                return None
+        elif self._learn_ram(launch, reused, right):
             self.score -= 1
             return False
-        self._count(right, weight)
+        if overlapped and self.timeline.measured(key, reused, tolerance):
+            if right:
+                self._count(right=True)
+            return True
+        self._count(right, 0.5 if overlapped else 1.0)
         return right
+
+    def _get_to_know(self, expected: bool) -> None:
+        """Unknown RAM entries, if there ever were any, have become unimportant once several launches found none."""
+        self._familiar = self._familiar + 1 if expected else 0
+        if self._familiar >= FAMILIAR:
+            self.base.ram_known = self.alone.ram_known = True
+            self._familiar = 0
 
     def _count(self, right: bool, weight: float = 1.0) -> None:
         if right:
@@ -129,11 +128,13 @@ class Belief:
         for shadow in (self.base, self.alone):
             shadow.rules = self.rules
             shadow.evict()
+        self.timeline.forget()
 
     def compare(self, slots: Sequence[SlotView]) -> bool:
         """Score and correct the state by a look at the slots while nothing changes; True where all was as believed."""
         wrong = False
         contents = self.base.contents
+        self.timeline.forget()
         for view in slots:
             if view.id >= self.rules.n_slots or view.busy or view.n_tokens is None:
                 continue
@@ -141,7 +142,8 @@ class Belief:
             held = slot.held if slot.idle else None
             if slot.idle and (held.length if held is not None else 0) == view.n_tokens:
                 continue
-            if held is not None and 0 < held.certain <= view.n_tokens and held.certain < held.length:
+            guessed = held is not None and 0 < held.certain < held.length
+            if held is not None and guessed and abs(view.n_tokens - held.length) <= GUESS:
                 # Only the length of the reply was off.
                 self.base.correct(view.id, contents.hold(held.place, held.certain, view.n_tokens, held.checkpoints))
                 continue
