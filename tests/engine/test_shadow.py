@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from dataclasses import replace
 
-import pytest
 from hypothesis import event
 from hypothesis import given
 from hypothesis import strategies as st
@@ -328,27 +327,3 @@ def test_a_cancelled_prefill_is_certain_up_to_what_was_seen() -> None:
     launch = shadow.launch(Wish(2, held(contents, *range(20))))
     assert launch is not None
     assert launch.reuse == Span(4, 8, 8)
-
-
-@pytest.mark.parametrize(
-    ("shared", "reused"),
-    [
-        (1261, 1260),  # a repeat: one token is always evaluated
-        (1232, 1232),  # the window before the fork is still there
-        (600, 117),  # it is not: the newest checkpoint before the fork
-        (100, 0),  # nor a checkpoint
-    ],
-)
-def test_a_sliding_window_reuses_up_to_a_checkpoint(shared: int, reused: int) -> None:
-    """Measured on Gemma 3 with a window of 512 (two slots, batches of 128)."""
-    shadow, contents = server(n_slots=1, window=512, window_cells=640, batch=128)
-    place = contents.add(Tokens.of(range(1261)))
-    shadow.correct(0, contents.hold(place, 1261, 1261, (117, 1070, 1198)))
-    ids = [*range(shared), *range(5000, 5000 + 1261 - shared)]
-    launch = shadow.launch(Wish(1, held(contents, *ids)))
-    assert launch is not None
-    assert launch.reuse.likely == reused
-    now = shadow.slots[0].held
-    assert now is not None
-    assert [n for n in now.checkpoints if n > reused] == [n for n in (1129, 1257) if n > reused]
-    assert [n for n in now.checkpoints if n <= reused] == [n for n in (117, 1070, 1198) if n <= reused]

@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 from toki.engine.events import Span
 from toki.engine.tokens import Tokens
+from toki.engine.window import NONE
+from toki.engine.window import Checkpoints
 
 UNKNOWN = -1
 UNLIMITED = 1 << 62
@@ -29,7 +31,7 @@ class Held:
 
     Only the first `certain` tokens are known: what follows is the guessed reply. Where `length` exceeds the list, the
     tokens behind it are wholly unknown. `place` UNKNOWN: nothing but the length is known.
-    `checkpoints`: token counts at which the server keeps a checkpoint (sliding-window models).
+    `checkpoints`: what there is to go back to on a sliding-window model.
 
     Made by Contents.hold alone, which gives the same object for the same contents: they are compared by identity.
     """
@@ -37,7 +39,7 @@ class Held:
     place: int
     certain: int
     length: int
-    checkpoints: tuple[int, ...] = ()
+    checkpoints: Checkpoints = NONE
 
 
 class Contents:
@@ -50,7 +52,7 @@ class Contents:
         self._lcp = np.zeros((capacity, capacity), np.int32)
         self._used = np.zeros(capacity, np.bool_)
         self._lora: list[str] = [""] * capacity
-        self._held: dict[tuple[int, int, int, tuple[int, ...]], Held] = {}
+        self._held: dict[tuple[int, int, int, Checkpoints], Held] = {}
 
     def __len__(self) -> int:
         return len(self._tokens) - len(self._free)
@@ -61,7 +63,7 @@ class Contents:
             raise KeyError(place)
         return tokens
 
-    def hold(self, place: int, certain: int, length: int, checkpoints: tuple[int, ...] = ()) -> Held:
+    def hold(self, place: int, certain: int, length: int, checkpoints: Checkpoints = NONE) -> Held:
         """The one Held of these contents."""
         key = (place, certain, length, checkpoints)
         held = self._held.get(key)

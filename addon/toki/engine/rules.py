@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from dataclasses import replace
 
+from toki.engine.window import Window
+
 UNLIMITED = 1 << 62
 
 
@@ -28,9 +30,7 @@ class Rules:
     ram: int = UNLIMITED  # --cache-ram: tokens that fit; 0: no RAM cache
     ram_entry: int = 0  # fixed cost of one RAM entry, in tokens
     sps: float = 0.1  # --slot-prompt-similarity
-    window: int = 0  # n_swa of a sliding-window model without --swa-full; 0: full attention
-    window_cells: int = 0  # cells that the window cache keeps, at least `window`
-    batch: int = 512  # --ubatch-size: checkpoints lie 4 and 4 + batch tokens before a prompt's end
+    window: Window | None = None  # of a sliding-window model without --swa-full; None: full attention
 
     @property
     def clears(self) -> bool:
@@ -51,9 +51,7 @@ class Known:
     idle_save: bool | None = None
     ram: int | None = None
     sps: float | None = None
-    window: int | None = None
-    window_cells: int = 0
-    batch: int = 512
+    window: Window | None = None  # None: full attention, as far as is known
 
 
 def hypotheses(total_slots: int, n_ctx: int, known: Known) -> list[Rules]:
@@ -64,12 +62,13 @@ def hypotheses(total_slots: int, n_ctx: int, known: Known) -> list[Rules]:
     """
     unified = [known.unified] if known.unified is not None else ([True, False] if total_slots > 1 else [True])
     rams = [known.ram] if known.ram is not None else [UNLIMITED, 0]
+    windows = [replace(known.window, thins=thins) for thins in (True, False)] if known.window else [None]
     found: list[Rules] = []
     for ram in rams:
         saves = [known.idle_save] if known.idle_save is not None else [True, False]
         for save in saves if ram else [False]:
             for one in unified:
-                found.append(
+                found += [
                     Rules(
                         n_slots=total_slots,
                         n_ctx=n_ctx,
@@ -78,11 +77,10 @@ def hypotheses(total_slots: int, n_ctx: int, known: Known) -> list[Rules]:
                         idle_save=save,
                         ram=ram,
                         sps=0.1 if known.sps is None else known.sps,
-                        window=known.window or 0,
-                        window_cells=known.window_cells,
-                        batch=known.batch,
+                        window=window and replace(window, sharing=total_slots if one else 1),
                     )
-                )
+                    for window in windows
+                ]
     if known.sps is None:
         # Two other thresholds that people set: off, and what was the default until 2025-09 (PR #15913).
         found += [replace(rules, sps=sps) for sps in (0.0, 0.5) for rules in found]

@@ -21,6 +21,10 @@ from toki.engine.contents import Held
 from toki.engine.events import Kind
 from toki.engine.events import Span
 from toki.engine.rules import Rules
+from toki.engine.window import NONE
+from toki.engine.window import evaluated
+from toki.engine.window import reusable
+from toki.engine.window import stored
 
 NEVER_USED = -1
 
@@ -35,6 +39,7 @@ class Wish:
     kind: Kind = Kind.COMPLETION
     cache_prompt: bool = True
     children: int = 0
+    user_starts: tuple[int, ...] = ()  # tokens before each user message of a chat
     # The likely common prefix of the prompt with some contents, where it was worked out for many of them at once.
     shares: Mapping[Held, int] = field(default_factory=dict, compare=False, repr=False)
 
@@ -153,8 +158,13 @@ class Shadow:
         """Prompt tokens that the server would take from `held` (ctx:3524-3632): the common prefix, but on a
         sliding-window model only up to a checkpoint if the window was left behind."""
         span = self.contents.span(held, prompt)
-        if self.rules.window:
-            span = Span(*(self._rolled_back(held, n, prompt.length) for n in (span.low, span.likely, span.high)))
+        window = self.rules.window
+        if window is not None:
+            left, length = held.checkpoints, held.length
+            low, likely, high = (
+                reusable(window, left, length, shared, prompt.length) for shared in (span.low, span.likely, span.high)
+            )
+            span = Span(min(low, likely), likely, max(likely, high))
         last = prompt.length - 1  # one token is always evaluated
         return Span(min(span.low, last), min(span.likely, last), min(span.high, last))
 
@@ -199,9 +209,8 @@ class Shadow:
             reuse = self.reusable(held, prompt)
         if consults and not self.ram_known and wish.cache_prompt:
             reuse = Span(reuse.low, reuse.likely, max(prompt.length - 1, 0))
-        if rules.window:
-            checkpoints = self._checkpoints(held.checkpoints if held else (), reuse.likely, prompt.length)
-            prompt = self.contents.hold(prompt.place, prompt.certain, prompt.length, checkpoints)
+        if rules.window is not None and prompt.length:
+            prompt = self._evaluated(held if wish.cache_prompt else None, wish)
         # An empty prompt, or one too long for the context, is answered at once: the slot keeps what it holds.
         now = prompt if 0 < prompt.length < rules.n_ctx else held
         for taken in (number, *others):
@@ -252,7 +261,7 @@ class Shadow:
         held = slot.held
         if held is not None:
             certain = min(held.certain, least)
-            held = self.contents.hold(held.place, certain, most, held.checkpoints) if most else None
+            held = self.contents.hold(held.place, certain, most, held.checkpoints.until(most)) if most else None
         self.launches.pop(key)
         for one in (number, *slot.children):  # each copy is cancelled by a task of its own
             self._release(one, held if one == number else None)
@@ -329,8 +338,9 @@ class Shadow:
             return 0
         for entry in parts:
             self._drop(entry)
-        self.ram[held] = 0
-        self._kept[number] = held
+        entry = self._entry(held)
+        self.ram[entry] = 0
+        self._kept[number] = entry
         self.evict()
         behind = 0
         for entry in reversed(self.ram):
@@ -406,19 +416,21 @@ class Shadow:
                 cells -= slot.held.length
                 self.correct(number, None)
 
-    def _rolled_back(self, held: Held, shared: int, prompt: int) -> int:
-        """Reuse on a sliding-window model (ctx:3524-3628): without the window before `shared`, the newest checkpoint
-        at or before it, else nothing."""
-        rules = self.rules
-        threshold = max(0, shared - rules.window - (0 if shared < prompt else 1))
-        oldest = max(0, held.length - rules.window_cells)
-        if oldest == 0 or oldest < threshold:
-            return shared
-        return max((n for n in held.checkpoints if n <= shared), default=0)
+    def _evaluated(self, held: Held | None, wish: Wish) -> Held:
+        """A prompt that was evaluated behind `held`, with what there is to go back to on a sliding-window model."""
+        prompt, window = wish.prompt, self.rules.window
+        assert window is not None
+        left, length, shared = NONE, 0, 0
+        if held is not None:
+            left, length, shared = held.checkpoints, held.length, self._shared(held, wish)
+        if wish.kind is not Kind.COMPLETION:
+            window = replace(window, most=0)  # infill makes none
+        checkpoints = evaluated(window, left, length, shared, prompt.length, wish.user_starts)
+        return self.contents.hold(prompt.place, prompt.certain, prompt.length, checkpoints)
 
-    def _checkpoints(self, kept: tuple[int, ...], reuse: int, prompt: int) -> tuple[int, ...]:
-        """Checkpoints after a prefill (ctx:3818-3903): those up to the reused prefix stay, two near the end are new."""
-        if not self.rules.window:
-            return ()
-        ends = [n for n in (prompt - 4 - self.rules.batch, prompt - 4) if n > reuse]
-        return (*(n for n in kept if n <= reuse), *ends)
+    def _entry(self, held: Held) -> Held:
+        """What the RAM cache keeps of a slot's contents."""
+        if self.rules.window is None:
+            return held
+        checkpoints = stored(self.rules.window, held.checkpoints, held.length)
+        return self.contents.hold(held.place, held.certain, held.length, checkpoints)

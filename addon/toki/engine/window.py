@@ -113,13 +113,14 @@ def _back(window: Window, left: Checkpoints, length: int, shared: int, prompt: i
 
 def _add(window: Window, old: list[Checkpoint], new: list[Checkpoint], made: Checkpoint) -> None:
     """Add a checkpoint to those of this request (`new`); some of those of earlier ones (`old`) make room for it."""
-    if window.thins or len(old) + len(new) + 1 >= window.most:
-        last = None
-        for one in tuple(old):
-            if last is not None and one.tokens <= last + window.min_step:
-                old.remove(one)
-            else:
-                last = one.tokens
+    last = None
+    for one in tuple(old):
+        if not window.thins and len(old) + len(new) + 1 < window.most:
+            break
+        if last is not None and one.tokens <= last + window.min_step:
+            old.remove(one)
+        else:
+            last = one.tokens
     while len(old) + len(new) >= window.most:
         (old or new).pop(0)
     if not window.thins:  # b11549 keeps no two at one place
