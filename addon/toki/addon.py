@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from mitmproxy import ctx
 from mitmproxy.addonmanager import Loader
@@ -24,6 +25,7 @@ from toki.complaints import Complaints
 from toki.defaults import Raised
 from toki.defaults import reverse_upstreams
 from toki.endpoints.question import Endpoint
+from toki.eventlog import EventLog
 from toki.exchange import Exchange
 from toki.server import Auth
 from toki.server import LlamaServerBackend
@@ -51,6 +53,7 @@ class Toki:
         self._settings: Settings | None = None
         self._targets = Targets(())
         self._store: Store | None = None
+        self._log: EventLog | None = None
         self._upstreams: dict[Target, Upstream] = {}
         self._former: list[Upstream] = []  # of earlier settings: their requests end as they began
         self._exchanges: dict[str, Exchange] = {}  # by flow id, from request to response or error
@@ -77,6 +80,10 @@ class Toki:
             if self._store is not None:
                 self._store.close()
             self._store = Store(settings.db, settings.keep_days)
+        if old is None or old.log_events != settings.log_events:
+            if self._log is not None:
+                self._log.close()
+            self._log = EventLog(Path(settings.log_events)) if settings.log_events else None
 
     def running(self) -> None:
         if not self._targets or self._settings is None:
@@ -94,6 +101,8 @@ class Toki:
         self._executor.shutdown(wait=False, cancel_futures=True)
         if self._store is not None:
             self._store.close()
+        if self._log is not None:
+            self._log.close()
         self._complaints.sum_up()
         if self._raised is not None:
             self._raised.put_back()
@@ -182,7 +191,7 @@ class Toki:
             assert self._store is not None
             backend = LlamaServerBackend(target.url, self._settings.embed_url)
             self._upstreams[target] = Upstream(
-                target.url, backend, self._settings, self._store.put, self._executor, self._complaints
+                target.url, backend, self._settings, self._store.put, self._executor, self._complaints, log=self._log
             )
         return self._upstreams[target]
 

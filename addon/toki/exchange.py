@@ -20,7 +20,6 @@ from toki.endpoints.question import Endpoint
 from toki.endpoints.question import Ids
 from toki.endpoints.question import Question
 from toki.endpoints.question import Unreadable
-from toki.engine.embedding import embed_prefix
 from toki.engine.events import Answered
 from toki.engine.events import Arrived
 from toki.engine.events import Ask
@@ -184,7 +183,7 @@ class Exchange:
         deadline = time.monotonic() + PATIENCE
         if not self._upstream.settings.embed_url or isinstance(question.prompt, Ids):
             tokens = prompts.read(question, self.content, self._auth, deadline)
-            return replace(ask, tokens=tokens, vector=embed_prefix(tokens), unknown="")
+            return replace(ask, tokens=tokens, vector=self._upstream.embed(tokens), unknown="")
         text = prompts.text(question, self.content, self._auth, deadline)
         tokens = prompts.tokens(text, question.model, self._auth, deadline)
         ask = replace(ask, tokens=tokens, unknown="")
@@ -194,7 +193,7 @@ class Exchange:
         except ServerError as error:
             trouble = f"the embedding server failed, prefixes are embedded instead: {error}"
             self._loop.call_soon_threadsafe(self._complain, f"embedding: {error}", trouble)
-            return replace(ask, vector=embed_prefix(tokens))
+            return replace(ask, vector=self._upstream.embed(tokens))
         return replace(ask, vector=vector, semantic=True)
 
     async def _look(self) -> None:

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from toki.complaints import Complaints
 from toki.engine.core import Engine
+from toki.engine.embedding import embed_prefix
 from toki.engine.events import Action
 from toki.engine.events import Answered
 from toki.engine.events import Arrived
@@ -32,6 +33,7 @@ from toki.engine.events import Outcome
 from toki.engine.events import Record
 from toki.engine.events import Restarted
 from toki.engine.events import Send
+from toki.eventlog import EventLog
 from toki.prompt import PromptReader
 from toki.server import LlamaServerBackend
 from toki.settings import Settings
@@ -62,6 +64,7 @@ class Upstream:
         executor: Executor,
         complaints: Complaints,
         model: str = "",
+        log: EventLog | None = None,
     ) -> None:
         self._url = url
         self.backend = backend
@@ -71,6 +74,8 @@ class Upstream:
         self.watch = Watch(url, backend, model, settings.server_flags, self.submit, self.tell, complaints)
         self._put = put
         self._executor = executor
+        self._log = log
+        self.embed = embed_prefix if log is None else log.embed
         self._engine = self._new_engine()
         self._open: dict[int, Recorded] = {}  # by key, from Arrived until Record
         self._models: dict[str, Upstream] = {}
@@ -92,7 +97,7 @@ class Upstream:
             return self
         if model not in self._models:
             self._models[model] = Upstream(
-                self._url, self.backend, self.settings, self._put, self._executor, self.complaints, model
+                self._url, self.backend, self.settings, self._put, self._executor, self.complaints, model, self._log
             )
         return self._models[model]
 
@@ -131,7 +136,8 @@ class Upstream:
         self.backend.close()
 
     def _new_engine(self) -> Engine:
-        return Engine(self.settings.mode, self.settings.min_reuse)
+        make = Engine if self._log is None else self._log.engine
+        return make(self.settings.mode, self.settings.min_reuse)
 
     def _handle(self, event: Event) -> Decision | None:
         """Run the engine's commands; the decision among them."""
