@@ -4,11 +4,13 @@ import logging
 import sys
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parent / "addon"
+HERE = Path(__file__).resolve().parent
 INSTALL = "pip install mitmproxy-toki"
 
-if (SOURCE / "toki").is_dir():
-    sys.path.insert(0, str(SOURCE))
+if (HERE / "addon" / "toki").is_dir():
+    sys.path.insert(0, str(HERE / "addon"))
+elif (HERE / "py.typed").is_file():  # in the package, whose modules must not be importable by their bare names
+    sys.path[:] = [path for path in sys.path if path != str(HERE)]
 
 try:
     from toki.addon import Toki

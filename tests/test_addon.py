@@ -119,6 +119,16 @@ async def test_a_prompt_is_released_tapped_and_recorded(bench: Bench) -> None:
     assert bench.rows() == [("/completion", 200, 16, "miss")]
 
 
+async def test_a_body_that_was_streamed_already_is_recorded(bench: Bench) -> None:
+    flow = bench.flow()
+    flow.request.data.content = None
+    await bench.begin(flow)
+    assert flow.request.raw_content is None
+    bench.answer(flow)
+    await until(bench.rows)
+    assert bench.rows() == [("/completion", 200, 16, "miss")]
+
+
 async def test_a_steered_body_has_the_right_length(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     async def hold(_: object) -> bytes:
         return b'{"id_slot":2,"cache_prompt":true,"prompt": "Once upon a time"}'
@@ -287,6 +297,16 @@ async def test_the_script_loads_from_a_checkout() -> None:
     context = proxy()
     loaded = context.script(str(ROOT / "toki_addon.py"))
     assert [type(addon).__name__ for addon in loaded.addons] == ["Toki"]
+
+
+async def test_the_script_in_the_package_keeps_its_modules_to_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    script = shutil.copy(ROOT / "toki_addon.py", tmp_path)
+    (tmp_path / "py.typed").touch()
+    assert [type(addon).__name__ for addon in proxy().script(str(script)).addons] == ["Toki"]
+    assert str(tmp_path) not in sys.path
 
 
 def test_the_script_is_short_and_has_no_dataclass() -> None:

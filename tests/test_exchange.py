@@ -422,6 +422,16 @@ async def test_where_the_embedding_server_fails_prefixes_are_embedded(bench: Ben
     await until(lambda: bench.complaints.total("embedding: POST /v1/embeddings: status 404") == 1)
 
 
+async def test_a_slow_embedding_server_leaves_time_to_steer(bench: Bench) -> None:
+    upstream = await bench.known(embed_url=bench.script.url, deadline_ms=1000)
+    bench.script.block("/v1/embeddings")
+    assert await bench.exchange(upstream).hold() is not None
+    (arrived,) = bench.told(Arrived)
+    assert not arrived.ask.semantic
+    assert np.array_equal(arrived.ask.vector, embed_prefix(arrived.ask.tokens))
+    assert bench.complaints.total("deadline") == 0
+
+
 # --- the answer ---
 
 STREAM = b"""data: {"content":"A","stop":false,"id_slot":-1}

@@ -117,21 +117,21 @@ class Toki:
         if self._raised is not None and self._raised.host and isinstance(spec, ReverseMode):
             # What mitmproxy does by itself unless keep_host_header is set.
             flow.request.host_header = hostport(flow.request.scheme, *spec.address)
-        # A user's stream_large_bodies must not let a prompt through unread.
-        flow.request.stream = False if self._match(flow) else Tap()
+        if self._match(flow) is None:
+            flow.request.stream = Tap()
 
     async def request(self, flow: HTTPFlow) -> None:
         if isinstance(flow.request.stream, Tap):
             _show(flow.request)
             return
         match = self._match(flow)
-        if match is None or flow.request.raw_content is None:
+        if match is None:
             return
         target, endpoint = match
         exchange = Exchange(
             key=next(self._keys),
             endpoint=endpoint,
-            content=flow.request.raw_content,
+            content=flow.request.raw_content or b"",  # None: a user's stream_large_bodies has sent it already
             coding=flow.request.headers.get("content-encoding", ""),
             auth=Auth(flow.request.headers.get("authorization"), flow.request.headers.get("x-api-key")),
             upstream=self._upstream(target),

@@ -187,6 +187,9 @@ class Exchange:
         text = prompts.text(question, self.content, self._auth, deadline)
         tokens = prompts.tokens(text, question.model, self._auth, deadline)
         ask = replace(ask, tokens=tokens, unknown="")
+        if self._released is None:  # half of the time that is left: where it is not enough, steering is still possible
+            allowed = budget(self._upstream.settings.deadline_ms, len(self.content))
+            deadline = (time.monotonic() + self._arrived + allowed) / 2
         try:
             # The embedding server is not the one that the client's credentials are for.
             vector = self._upstream.backend.embed(text, Auth(), deadline - time.monotonic())
