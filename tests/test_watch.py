@@ -270,7 +270,7 @@ async def test_a_fault_does_not_end_the_watch(bench: Bench, monkeypatch: pytest.
         ("-np -1", Known()),
         ("--cache-ram 0", Known(ram=0)),
         ("--cache-ram 64 --no-cache-idle-slots", Known(idle_save=False)),
-        ("-sps 0.5 -ub 64 --swa-full", Known(sps=0.5, batch=64, window=0)),
+        ("-sps 0.5 -ub 64 --swa-full", Known(sps=0.5)),
         ("-m 'a model.gguf' --unheard-of", Known()),
     ],
 )

@@ -262,6 +262,4 @@ def known_rules(flags: str, url: str) -> Known:
         idle_save=found.cache_idle_slots,
         ram=0 if found.cache_ram_mib == 0 else None,
         sps=found.slot_prompt_similarity,
-        window=0 if found.swa_full else None,
-        batch=found.ubatch or Known().batch,
     )
