@@ -95,6 +95,11 @@ class Conversations:
             if conversation.held is old:
                 conversation.held = new
 
+    def forget(self, held: Held) -> None:
+        """Some contents turned out to be wrong: the conversations that end with them are given up."""
+        for conversation in [one for one in self.recent.values() if one.held is held]:
+            del self.recent[conversation.key]
+
     def _family(self, prompt: Held) -> Family:
         """The family of the conversation that shares most with a new one, where that is a good part of it."""
         best, shared = None, 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import field
 from dataclasses import replace
 
 from toki.engine.contents import UNKNOWN
@@ -26,6 +27,7 @@ from toki.engine.events import Command
 from toki.engine.events import Decision
 from toki.engine.events import Event
 from toki.engine.events import Gone
+from toki.engine.events import Kind
 from toki.engine.events import Look
 from toki.engine.events import Looked
 from toki.engine.events import Measured
@@ -74,6 +76,8 @@ class Flight:
     read: bool = False  # its tokens are as known as they will ever be
     placed: bool = False  # its launch was seen, or concluded
     launched: bool = False  # its launch was applied to the beliefs
+    misread: bool = False  # it was launched with tokens that the server's figures contradict
+    measured: Measured = field(default_factory=Measured)
     overlapped: bool = False  # others were under way between its release and its end
     left: float | None = None  # when its client went away; the server may not have noticed yet
     conversation: int = 0
@@ -164,7 +168,7 @@ class Engine:
         for flight, end in first or ():
             if end is None:
                 self._launch(flight)
-            elif flight.prompt is not None:
+            else:
                 self._finish(flight, end.measured)
         return []
 
@@ -211,6 +215,11 @@ class Engine:
             return []
         self._changed_at = event.at
         flight.read = True  # what was not read by now never will be
+        flight.measured = event.measured
+        if flight.prompt is not None and event.measured.prompt_tokens not in (None, flight.prompt.length):
+            self._conversations.forget(flight.prompt)
+            flight.prompt = None
+            flight.misread = flight.launched
         if event.sent if isinstance(event, Gone) else event.status == 200:
             self._place(flight)
         self._steps.append(Step(flight, event))
@@ -435,10 +444,26 @@ class Engine:
             self._prelude = [*self._prelude[-MOST_PRELUDE:], (flight, None)]
             return
         if flight.prompt is None:
-            self._lose_track()
+            self._launch_unknown(flight)
             return
         for belief in self._beliefs:
             belief.timeline.take(Launched(flight.key, self._wish(flight), self._wish(flight, steered=False)))
+
+    def _launch_unknown(self, flight: Flight) -> None:
+        """A request of unknown tokens runs. Where its slot is known only that one is lost, and for all but /infill what
+        the RAM cache holds, since the server may have turned to it."""
+        ask, measured = flight.ask, flight.measured
+        slots = (ask.client_slot, flight.decision.id_slot, measured.slot)
+        number = next((slot for slot in slots if slot is not None), None)
+        if number is None or flight.slots > 1:
+            self._lose_track()
+            return
+        prompt = self._contents.hold(UNKNOWN, 0, measured.prompt_tokens or 1)
+        wish = Wish(flight.key, prompt, number, ask.kind, ask.cache_prompt)
+        for belief in self._beliefs:
+            belief.timeline.take(Launched(flight.key, wish, wish))
+            if ask.kind is Kind.COMPLETION:
+                belief.timeline.lose_ram()
 
     def _settle(self, flight: Flight, end: Answered | Gone, at: float) -> list[Command]:
         """A request ended: score the predictions, move the beliefs on, record."""
@@ -483,11 +508,13 @@ class Engine:
 
     def _finish(self, flight: Flight, measured: Measured) -> None:
         prompt = flight.prompt
-        if prompt is None:
-            return
         reply = measured.reply_tokens or 0
         for belief in self._beliefs:
             belief.timeline.take(Finished(flight.key, reply))
+        if flight.misread:
+            self._lose_track()
+        if prompt is None:
+            return
         held = self._contents.hold(prompt.place, prompt.certain, prompt.length + max(reply - 1, 0))
         self._conversations.replace_held(prompt, held)
         if held.length > prompt.length and not flight.ask.children:
@@ -508,12 +535,14 @@ class Engine:
         self._flights.pop(flight.key, None)
         for belief in self._beliefs:
             belief.timeline.take(Cancelled(flight.key, least, most))
+        if flight.misread:
+            self._lose_track()
 
     def _lose_track(self) -> None:
         """A request of unknown tokens runs: any idle slot, and the RAM cache, may hold something else now."""
         for belief in self._beliefs:
+            belief.timeline.lose_ram()
             for shadow in (belief.base, belief.alone):
-                shadow.ram_known = not belief.rules.ram
                 for number, slot in enumerate(shadow.slots):
                     if slot.idle:
                         length = slot.held.length if slot.held else 1

@@ -113,6 +113,12 @@ class Timeline:
         self._moments.clear()
         self._reused.clear()
 
+    def lose_ram(self) -> None:
+        """Something happened after which the RAM cache, where there is one, may hold anything."""
+        self.forget()
+        for shadow in (self.base, self.alone):
+            shadow.ram_known = not shadow.rules.ram
+
     def holds(self) -> Iterator[Held]:
         """All contents that it speaks of."""
         for moment in self._moments:
