@@ -78,6 +78,7 @@ class Ask:
     prompts: int = 1  # a list of prompts becomes that many tasks
     max_tokens: int | None = None
     lora: str = ""  # the adapter set, canonical; contents never match across sets
+    user_starts: tuple[int, ...] = ()  # of a chat: the tokens before each user message, ascending
     vector: npt.NDArray[np.float32] | None = field(default=None, compare=False)  # embedding of tokens, unit length
     semantic: bool = False  # `vector` comes from an embedding server; else it is the prefix embedding
 
@@ -148,7 +149,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A prompt request is here and held: decide now. Answered by exactly one Send.
+    """A prompt request is here and held: decide now. Answered by exactly one Send, or by Prime until Primed comes.
 
     `slots` is a fresh look at the server's slots where one was taken beside the look-ups.
     `ask.tokens` may still be missing where no decision can depend on it; then Read follows.
@@ -168,6 +169,15 @@ class Read:
     key: int
     at: float
     ask: Ask
+
+
+@dataclass(frozen=True, slots=True)
+class Primed:
+    """The primer that was asked for is done. `measured` None: it failed, and the server's state is as unknown as that."""
+
+    key: int
+    at: float
+    measured: Measured | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +246,7 @@ class Restarted:
     slots: tuple[SlotView, ...] | None = None
 
 
-Event = Arrived | Read | Began | Answered | Gone | Replied | Looked | Restarted
+Event = Arrived | Read | Primed | Began | Answered | Gone | Replied | Looked | Restarted
 
 
 # --- commands -----------------------------------------------------------------------------------
@@ -248,6 +258,18 @@ class Send:
 
     key: int
     decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Prime:
+    """Before the request `key` goes on, send `tokens` to /completion with this `id_slot` and n_predict 0; report Primed.
+
+    It evaluates what is not cached, samples one token, and leaves just these tokens in the slot (b10434 and b11549).
+    """
+
+    key: int
+    tokens: Tokens
+    id_slot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,4 +299,4 @@ class Record:
     measured: Measured
 
 
-Command = Send | Look | Record
+Command = Send | Prime | Look | Record
