@@ -156,7 +156,7 @@ class Contents:
         self._held = {key: held for key, held in self._held.items() if held.place != UNKNOWN and wanted[held.place]}
 
     def span(self, held: Held, prompt: Held) -> Span:
-        """How many leading tokens of `prompt` (wholly certain) the contents `held` share: likely, and within what range."""
+        """How many leading tokens of `prompt`, wholly certain, `held` shares with it: likely, and in what range."""
         most = min(held.length, prompt.length)
         if UNKNOWN in (held.place, prompt.place):
             return Span(0, 0, most)

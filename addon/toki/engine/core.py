@@ -34,6 +34,8 @@ from toki.engine.events import Measured
 from toki.engine.events import Mode
 from toki.engine.events import Option
 from toki.engine.events import Outcome
+from toki.engine.events import Prime
+from toki.engine.events import Primed
 from toki.engine.events import Read
 from toki.engine.events import Record
 from toki.engine.events import Replied
@@ -43,10 +45,10 @@ from toki.engine.events import Span
 from toki.engine.history import History
 from toki.engine.policy import MARGIN
 from toki.engine.policy import Prices
+from toki.engine.policy import Primer
 from toki.engine.policy import Returns
 from toki.engine.policy import Want
 from toki.engine.policy import cheapest
-from toki.engine.policy import id_slot
 from toki.engine.policy import options
 from toki.engine.rules import hypotheses
 from toki.engine.shadow import Wish
@@ -60,9 +62,13 @@ from toki.engine.trust import Belief
 
 COLLECT = 1024  # token lists at which those that nothing refers to are forgotten
 MOST_PRELUDE = 64  # launches before the server is known that are remembered
+MOST_PRIMERS = 2  # that go before one request
 REPLIES = 64  # ended requests whose replies are waited for
 FOREIGN_PAUSE = 60.0  # seconds without steering after traffic of others was seen on a server with a RAM cache
 LINGER = 30.0  # seconds after which a request whose client left is taken to have ended, where no look tells
+
+
+PASSED = Decision(Action.PASSED, None, None, None, None, None, "")
 
 
 @dataclass(slots=True)
@@ -71,7 +77,7 @@ class Flight:
 
     key: int
     ask: Ask
-    decision: Decision = Decision(Action.PASSED, None, None, None, None, None, "")
+    decision: Decision = PASSED
     prompt: Held | None = None  # None: its tokens are not known (yet)
     read: bool = False  # its tokens are as known as they will ever be
     placed: bool = False  # its launch was seen, or concluded
@@ -79,6 +85,7 @@ class Flight:
     misread: bool = False  # it was launched with tokens that the server's figures contradict
     measured: Measured = field(default_factory=Measured)
     overlapped: bool = False  # others were under way between its release and its end
+    primed: int | None = None  # the slot that a primer was sent to for it
     left: float | None = None  # when its client went away; the server may not have noticed yet
     conversation: int = 0
 
@@ -86,6 +93,15 @@ class Flight:
     def slots(self) -> int:
         """Slots that it takes."""
         return self.ask.prompts + self.ask.children
+
+
+@dataclass(frozen=True, slots=True)
+class Priming:
+    """A request that waits for its primer; `left`: how many more it may have."""
+
+    flight: Flight
+    event: Arrived
+    left: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +119,7 @@ class Engine:
         self._mode = mode
         self._min_reuse = min_reuse
         self._flights: dict[int, Flight] = {}  # in the order of their release
+        self._priming: Priming | None = None
         # Launches and answers from before the server was known, of which its beliefs have yet to hear.
         self._prelude: list[tuple[Flight, Answered | None]] | None = []
         self._start_over()
@@ -127,6 +144,11 @@ class Engine:
         return self._mode in (Mode.AUTO, Mode.PIN)
 
     @property
+    def unplaced(self) -> bool:
+        """Whether a request is on its way whose landing could change what is decided now."""
+        return bool(self._steps) or self._priming is not None or any(not one.placed for one in self._flights.values())
+
+    @property
     def belief(self) -> Belief | None:
         """The hypothesis that was wrong least; the likeliest one where several were."""
         return min(self._beliefs, key=lambda belief: belief.errors) if self._beliefs else None
@@ -138,6 +160,8 @@ class Engine:
                 return self._arrived(event)
             case Read():
                 return self._read(event)
+            case Primed():
+                return self._primed(event)
             case Began():
                 return self._began(event)
             case Answered() | Gone():
@@ -155,6 +179,8 @@ class Engine:
         first = self._prelude
         if first is None:  # what was sent to the server before says nothing of this one
             self._start_over()
+            if self._priming is not None:
+                self._priming.flight.prompt = None
             for flight in self._flights.values():
                 flight.prompt = None
                 flight.read = flight.placed = flight.launched = True
@@ -181,14 +207,55 @@ class Engine:
         flight = Flight(event.key, event.ask)
         if event.ask.tokens is not None:
             self._know(flight)
-        flight.decision = self._decide(flight, event)
+        flight.decision, primer = self._decide(flight, event, MOST_PRIMERS)
+        if primer is not None:
+            return [*commands, self._prime(flight, event, primer, MOST_PRIMERS)]
+        self._release(flight, event.at)
+        return [*commands, Send(event.key, flight.decision)]
+
+    def _prime(self, flight: Flight, event: Arrived, primer: Primer, left: int) -> Prime:
+        """Reserve a request's turn for the primer that goes before it."""
+        tokens = self._contents[primer.prompt.place].head(primer.prompt.length)
+        ask = Ask("/completion", tokens=tokens, client_slot=primer.id_slot)
+        decision = replace(flight.decision, action=Action.PRIMED)
+        self._release(Flight(-flight.key, ask, decision, primer.prompt, read=True), event.at)
+        self._priming = Priming(flight, event, left - 1)
+        return Prime(flight.key, tokens, primer.id_slot)
+
+    def _primed(self, event: Primed) -> list[Command]:
+        """The primer is done: what is best for the request is decided anew."""
+        priming, primer = self._priming, self._flights.get(-event.key)
+        if priming is None or priming.flight.key != event.key or primer is None:
+            return []
+        self._priming = None
+        self._changed_at = event.at
+        commands: list[Command] = []
+        if event.measured is None:
+            self._actions.judge(Action.PRIMED, right=False)
+            self._steps.append(Step(primer, Gone(primer.key, event.at, sent=True)))
+        else:
+            self._place(primer)
+            self._steps.append(Step(primer, Answered(primer.key, event.at, 200, event.measured)))
+        commands += self._apply(event.at)
+        flight, left = priming.flight, priming.left if event.measured is not None else 0
+        again = replace(priming.event, at=event.at, slots=None, looked_at=None)
+        slot = primer.ask.client_slot
+        flight.primed = None if slot is None or self.belief is None else slot % self.belief.rules.n_slots
+        flight.decision, more = self._decide(flight, again, left)
+        if more is not None:
+            return [*commands, self._prime(flight, again, more, left)]
+        flight.decision = replace(flight.decision, action=Action.PRIMED)
+        self._release(flight, event.at)
+        return [*commands, Send(flight.key, flight.decision)]
+
+    def _release(self, flight: Flight, at: float) -> None:
+        """A request is about to leave."""
         if self._flights:
             flight.overlapped = True
             for other in self._flights.values():
                 other.overlapped = True
-        self._flights[event.key] = flight
-        self._changed_at = event.at
-        return [*commands, Send(event.key, flight.decision)]
+        self._flights[flight.key] = flight
+        self._changed_at = at
 
     def _read(self, event: Read) -> list[Command]:
         flight = self._flights.get(event.key)
@@ -277,24 +344,25 @@ class Engine:
 
     # --- deciding ---------------------------------------------------------------------------------
 
-    def _decide(self, flight: Flight, event: Arrived) -> Decision:
-        """What to do with a request, with the predictions for just that."""
+    def _decide(self, flight: Flight, event: Arrived, primers: int) -> tuple[Decision, Primer | None]:
+        """What to do with a request, with the predictions for just that; and what to send before it, if anything."""
         ask, prompt, belief = flight.ask, flight.prompt, self.belief
         why = self._why_not(flight, event)
         if prompt is None:
-            return replace(flight.decision, reason=why)
+            return replace(flight.decision, reason=why), None
         similarity = self._history.best_similarity(ask.vector, ask.semantic)
         predicted, alone = self._predictions(flight)
         passed = Decision(Action.PASSED, None, None, predicted, alone, similarity, why)
         if why or belief is None:
-            return passed
-        idle = self._idle_slots(belief, event)
+            return passed, None
+        idle = self._idle_slots(belief, flight, event)
         full = [number for number in idle if belief.base.slots[number].held is not None]
         swaps = full if belief.rules.ram and self._actions.usable(Action.SWAPPED) else []
         # Where there is a RAM cache, a pin to an empty slot keeps the server from looking there.
         pins = full if belief.rules.ram else idle
         if not self._actions.usable(Action.PINNED):
             pins = []
+        may_prime = primers > 0 and self._mode is Mode.AUTO and self._actions.usable(Action.PRIMED)
         if self._mode is Mode.PIN:
             pins, swaps = self._longest_prefix(flight, belief, pins), []
         wants = [
@@ -302,24 +370,32 @@ class Engine:
             for conversation in self._conversations.recent.values()
             if conversation.key != flight.conversation
         ]
-        wish = self._wish(flight)
-        priced = options(belief.base, wish, Returns(belief.base, wants), self._prices, pins=pins, swaps=swaps)
+        priced = options(
+            belief.base,
+            self._wish(flight),
+            Returns(belief.base, wants),
+            self._prices,
+            pins=pins,
+            swaps=swaps,
+            primers=may_prime,
+            honours_slot=ask.honours_slot,
+        )
         if not priced:
-            return replace(passed, reason="all slots are busy")
+            return replace(passed, reason="all slots are busy"), None
         if self._mode is Mode.PIN:
-            best = min(1, len(priced) - 1)
+            best = priced[-1]
         else:
             best = cheapest(priced, MARGIN * prompt.length * self._prices.evaluate)
-        option, launch = priced[best]
-        return replace(
+        decision = replace(
             passed,
-            action=option.action,
-            slot=option.slot,
-            id_slot=id_slot(option.action, option.slot, belief.base),
-            predicted=launch.reuse,
-            reason=_reason(priced[0][0], option),
-            options=tuple(option for option, _ in priced),
+            action=best.plan.action,
+            slot=best.launch.slot,
+            id_slot=best.plan.id_slot,
+            predicted=best.launch.reuse,
+            reason=_reason(priced[0].option, best.option),
+            options=tuple(one.option for one in priced),
         )
+        return decision, best.plan.primer
 
     def _why_not(self, flight: Flight, event: Arrived) -> str:
         """Why a request must leave as it came, in plain words; "" where it may be steered."""
@@ -330,7 +406,7 @@ class Engine:
             return ask.fixed
         if flight.prompt is None:
             return ask.unknown or "its tokens are not known"
-        if not ask.honours_slot:
+        if not ask.honours_slot and self._mode is Mode.PIN:
             return f"{ask.endpoint} ignores id_slot"
         if belief is None:
             return "the server is not known yet"
@@ -340,11 +416,11 @@ class Engine:
             return "the server has one slot"
         if event.at < self._foreign_until and belief.rules.ram:
             return "others use this server too"
-        if self._steps or any(not other.placed for other in self._flights.values()):
+        if self.unplaced:
             return "another request is on its way to the server"
         return ""
 
-    def _idle_slots(self, belief: Belief, event: Arrived) -> list[int]:
+    def _idle_slots(self, belief: Belief, flight: Flight, event: Arrived) -> list[int]:
         """Slots that are known to be idle and to hold what is believed.
 
         A pin to a busy slot damages the running answer where there is a RAM cache, so while other requests run only a
@@ -353,6 +429,8 @@ class Engine:
         idle = [number for number, slot in enumerate(belief.base.slots) if slot.idle]
         if not self._flights:
             return idle
+        if flight.primed is not None:
+            return [number for number in idle if number == flight.primed]
         if event.slots is None or event.looked_at is None or event.looked_at <= self._changed_at:
             return []
         if sum(view.busy for view in event.slots) != sum(flight.slots for flight in self._flights.values()):
@@ -482,7 +560,7 @@ class Engine:
                 self._finish(flight, measured)
             elif isinstance(end, Answered) and flight.prompt is not None:
                 surprised = self._refused(flight, flight.prompt)
-        commands: list[Command] = [self._record(flight, measured)]
+        commands: list[Command] = [self._record(flight, measured)] if flight.key >= 0 else []
         if surprised or self._undecided():
             commands.append(Look())
         return commands

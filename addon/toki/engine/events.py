@@ -173,7 +173,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Primed:
-    """The primer that was asked for is done. `measured` None: it failed, and the server's state is as unknown as that."""
+    """The primer that was asked for is done; `measured` None: it failed."""
 
     key: int
     at: float
@@ -262,7 +262,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Prime:
-    """Before the request `key` goes on, send `tokens` to /completion with this `id_slot` and n_predict 0; report Primed.
+    """Before the request `key` goes on, send `tokens` to /completion with this `id_slot` and n_predict 0, and report
+    Primed.
 
     It evaluates what is not cached, samples one token, and leaves just these tokens in the slot (b10434 and b11549).
     """

@@ -25,6 +25,7 @@ MARGIN = 0.01  # of the prompt's full price: a smaller win is not worth a deviat
 TRIED = 2  # slots of each kind for which a pin and a swap are priced
 MOVE = 0.01  # what moving a token to or from RAM costs, as a share of evaluating it (measured: 0.002 to 0.03)
 LOADABLE = 0.25  # the server loads no RAM entry of which less would stay (llama.cpp b11434, server-task.cpp 1804)
+WORTH_KEEPING = 64  # tokens in common with a RAM entry from which it may pay to copy rather than to use it up
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,13 @@ class Prices:
     """What a server's work costs, in milliseconds."""
 
     evaluate: float = 1.0  # one prompt token
+    primer: float = 5.0  # a request of toki's own, beside the tokens that it evaluates
     move: float = MOVE  # one token saved to or loaded from RAM
 
     def after(self, evaluate: float) -> Prices:
         """The prices after one more measurement of what a token costs."""
         mean = 0.8 * self.evaluate + 0.2 * evaluate if self.evaluate != 1.0 else evaluate
-        return Prices(mean, MOVE * mean)
+        return replace(self, evaluate=mean, move=MOVE * mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,37 @@ class Want:
 
     held: Held
     chance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Primer:
+    """A prompt that toki itself sends first, to the slot that `id_slot` says."""
+
+    prompt: Held
+    id_slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One way to send a request: what goes before it, and what is spliced into it."""
+
+    action: Action
+    slot: int | None
+    id_slot: int | None
+    primer: Primer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A plan with its price, and the launch of the request as it is expected then."""
+
+    plan: Plan
+    option: Option
+    launch: Launch
+
+    @property
+    def price(self) -> float:
+        return self.option.now + self.option.later
 
 
 class Returns:
@@ -115,29 +148,74 @@ class Returns:
 
 
 def options(
-    shadow: Shadow, wish: Wish, returns: Returns, prices: Prices, *, pins: Sequence[int], swaps: Sequence[int]
-) -> list[tuple[Option, Launch]]:
-    """Price passing the request on, and steering it to the slots that are worth a try; passing comes first.
+    shadow: Shadow,
+    wish: Wish,
+    returns: Returns,
+    prices: Prices,
+    *,
+    pins: Sequence[int],
+    swaps: Sequence[int],
+    primers: bool = False,
+    honours_slot: bool = True,
+) -> list[Priced]:
+    """Price passing the request on, and the ways to steer it that are worth a try; passing comes first.
 
-    Empty where every slot is busy. `pins` and `swaps`: slots that may be steered to.
+    `pins` and `swaps`: slots that may be steered to. `primers`: toki may send requests of its own. A request to an
+    endpoint that does not honour `id_slot` can be steered by a primer only. Empty where every slot is busy.
     """
-    tries: list[tuple[Action, int | None]] = [(Action.PASSED, None)]
     held = shadow.holds()
     wish = replace(wish, shares=dict(zip(held, shadow.contents.likely(held, [wish.prompt])[0].tolist(), strict=True)))
+    plans = [Plan(Action.PASSED, None, None)]
     if pins or swaps:
         worth = _worth_trying(shadow, wish, returns)
-        tries += [(Action.PINNED, slot) for slot in worth if slot in pins]
-        tries += [(Action.SWAPPED, slot) for slot in worth if slot in swaps]
-    priced: list[tuple[Option, Launch]] = []
-    for action, slot in tries:
-        after = shadow.copy()
-        launch = after.launch(replace(wish, id_slot=id_slot(action, slot, shadow)))
-        if launch is None:
-            continue
-        now = (wish.prompt.length - launch.reuse.likely) * prices.evaluate + launch.moved * prices.move
-        later = returns.evaluated(after) * prices.evaluate
-        priced.append((Option(action, launch.slot, launch.reuse, now, later, ""), launch))
-    return priced
+        steers = [(Action.PINNED, k, k) for k in worth if k in pins]
+        steers += [(Action.SWAPPED, k, k + shadow.rules.n_slots) for k in worth if k in swaps]
+        if honours_slot:
+            plans += [Plan(action, slot, id_slot) for action, slot, id_slot in steers]
+        elif primers:
+            plans += [Plan(Action.PRIMED, k, None, Primer(wish.prompt, id_slot)) for _, k, id_slot in steers]
+        if primers:
+            plans += _copies(shadow, wish, [k for k in worth if k in swaps], honours_slot)
+    priced = [_price(shadow, wish, returns, prices, plan) for plan in plans]
+    if priced[0] is None:
+        return []
+    return [one for one in priced if one is not None]
+
+
+def _copies(shadow: Shadow, wish: Wish, swaps: Sequence[int], honours_slot: bool) -> list[Plan]:
+    """Use a RAM entry without using it up. A load moves the entry out of RAM, and what the new prompt does not share
+    is lost; but if a primer brings it back whole, the swap that follows saves it again before the prompt takes over.
+    """
+    entry = max(shadow.ram, key=lambda one: wish.shares[one], default=None)
+    if entry is None or not swaps or wish.shares[entry] < WORTH_KEEPING or entry.place == UNKNOWN:
+        return []
+    known = min(entry.length, len(shadow.contents[entry.place]))
+    if wish.shares[entry] >= known:  # the prompt continues it: nothing would be lost
+        return []
+    whole = shadow.contents.hold(entry.place, known, known, entry.checkpoints)
+    id_slot = swaps[0] + shadow.rules.n_slots
+    return [Plan(Action.PRIMED, swaps[0], id_slot if honours_slot else None, Primer(whole, id_slot))]
+
+
+def _price(shadow: Shadow, wish: Wish, returns: Returns, prices: Prices, plan: Plan) -> Priced | None:
+    """What a plan costs now and later; None where it can't be carried out at once."""
+    after = shadow.copy()
+    now = 0.0
+    if plan.primer is not None:
+        primer = plan.primer.prompt
+        key = -wish.key
+        first = after.launch(Wish(key, primer, plan.primer.id_slot))
+        if first is None:
+            return None
+        after.finish(key, 1)
+        now += (primer.length - first.reuse.likely) * prices.evaluate + first.moved * prices.move + prices.primer
+        wish = replace(wish, shares={})
+    launch = after.launch(replace(wish, id_slot=plan.id_slot if plan.id_slot is not None else wish.id_slot))
+    if launch is None:
+        return None
+    now += (wish.prompt.length - launch.reuse.likely) * prices.evaluate + launch.moved * prices.move
+    later = returns.evaluated(after) * prices.evaluate
+    return Priced(plan, Option(plan.action, launch.slot, launch.reuse, now, later, ""), launch)
 
 
 def _worth_trying(shadow: Shadow, wish: Wish, returns: Returns) -> list[int]:
@@ -154,15 +232,7 @@ def _worth_trying(shadow: Shadow, wish: Wish, returns: Returns) -> list[int]:
     return list(dict.fromkeys(chosen))
 
 
-def id_slot(action: Action, slot: int | None, shadow: Shadow) -> int | None:
-    """The `id_slot` that makes the server do it: k + n_slots makes it fetch from RAM into k (a swap)."""
-    if slot is None or action is Action.PASSED:
-        return None
-    return slot + shadow.rules.n_slots if action is Action.SWAPPED else slot
-
-
-def cheapest(priced: Sequence[tuple[Option, Launch]], margin: float) -> int:
-    """The place of the cheapest option; the first (pass) unless another saves more than `margin` milliseconds."""
-    best = min(range(len(priced)), key=lambda n: priced[n][0].now + priced[n][0].later)
-    saved = priced[0][0].now + priced[0][0].later - priced[best][0].now - priced[best][0].later
-    return best if saved > margin else 0
+def cheapest(priced: Sequence[Priced], margin: float) -> Priced:
+    """The cheapest option; passing, the first, unless another saves more than `margin` milliseconds."""
+    best = min(priced, key=lambda one: one.price)
+    return best if priced[0].price - best.price > margin else priced[0]

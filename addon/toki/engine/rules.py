@@ -7,7 +7,6 @@ Builds that behave differently are other Rules, not ifs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from dataclasses import replace
 
 from toki.engine.window import Window
 
@@ -45,43 +44,60 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a server's flags; None: find out by observation. `ram` in tokens."""
+    """What is said of a server's flags, and how likely ever; None: nothing. Sizes are in tokens."""
 
     unified: bool | None = None
     idle_save: bool | None = None
     ram: int | None = None
+    ram_entry: int = 0
     sps: float | None = None
-    window: Window | None = None  # None: full attention, as far as is known
+    window: int | None = None
+    batch: int = 512
 
 
 def hypotheses(total_slots: int, n_ctx: int, known: Known) -> list[Rules]:
-    """The Rules that a server may follow, the likeliest first.
+    """The Rules that a server may follow, the likeliest first: those that are `known`, then others, since what is known
+    may be wrong or of another server.
 
     `n_ctx` is the context of one slot. A single slot is never told apart as unified or not: it makes no difference but
-    for its name. Where the RAM cache is off, nothing is saved at a launch.
+    for its name. Where the RAM cache is off, nothing is saved at a launch. Beside the default two thresholds are tried
+    that people set: off, and what was the default until 2025-09 (PR #15913).
     """
-    unified = [known.unified] if known.unified is not None else ([True, False] if total_slots > 1 else [True])
-    rams = [known.ram] if known.ram is not None else [UNLIMITED, 0]
-    windows = [replace(known.window, thins=thins) for thins in (True, False)] if known.window else [None]
-    found: list[Rules] = []
-    for ram in rams:
-        saves = [known.idle_save] if known.idle_save is not None else [True, False]
-        for save in saves if ram else [False]:
-            for one in unified:
-                found += [
-                    Rules(
-                        n_slots=total_slots,
-                        n_ctx=n_ctx,
-                        pool=n_ctx if one else UNLIMITED,
-                        unified=one,
-                        idle_save=save,
-                        ram=ram,
-                        sps=0.1 if known.sps is None else known.sps,
-                        window=window and replace(window, sharing=total_slots if one else 1),
-                    )
-                    for window in windows
-                ]
-    if known.sps is None:
-        # Two other thresholds that people set: off, and what was the default until 2025-09 (PR #15913).
-        found += [replace(rules, sps=sps) for sps in (0.0, 0.5) for rules in found]
-    return found
+    size = known.ram or UNLIMITED
+    tried = [
+        Rules(
+            n_slots=total_slots,
+            n_ctx=n_ctx,
+            pool=n_ctx if unified else UNLIMITED,
+            unified=unified,
+            idle_save=save,
+            ram=ram,
+            ram_entry=known.ram_entry,
+            sps=sps,
+            window=known.window or 0,
+            window_cells=_window_cells(known, total_slots if unified else 1),
+            batch=known.batch,
+        )
+        for sps in _first(known.sps, (0.1, 0.0, 0.5))
+        for ram in _first(known.ram, (size, 0))
+        for save in (_first(known.idle_save, (True, False)) if ram else [False])
+        for unified in _first(known.unified, (True, False) if total_slots > 1 else (True,))
+    ]
+    return sorted(tried, key=lambda rules: _strange(rules, known))
+
+
+def _first(known: Value | None, usual: Iterable[Value]) -> list[Value]:
+    """What is known, then what is usual."""
+    return list(dict.fromkeys(usual if known is None else (known, *usual)))
+
+
+def _strange(rules: Rules, known: Known) -> int:
+    """How many things are other than known. A size of the RAM cache says nothing where there is none."""
+    found = (rules.unified, rules.idle_save, rules.ram, rules.sps)
+    said = (known.unified, known.idle_save if rules.ram else None, known.ram, known.sps)
+    return sum(one is not None and one != other for one, other in zip(said, found, strict=True))
+
+
+def _window_cells(known: Known, sharing: int) -> int:
+    """Positions that the window layers have room for, shared by so many slots (llama-kv-cache-iswa.cpp)."""
+    return -(-(known.window * sharing + known.batch) // 256) * 256 if known.window else 0
