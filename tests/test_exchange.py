@@ -23,6 +23,7 @@ from toki import splice
 from toki import upstream as upstream_module
 from toki.answer import AnswerReader
 from toki.complaints import Complaints
+from toki.counts import ENOUGH
 from toki.engine.embedding import embed_prefix
 from toki.engine.events import Action
 from toki.engine.events import Answered
@@ -315,7 +316,7 @@ async def test_what_cannot_be_steered_is_released_before_it_is_read(bench: Bench
     answer(exchange)
     await until(lambda: bench.rows)
     reads = bench.told(Read)
-    assert [ids(read) for read in reads] == ([TOKENS] if readable else [])
+    assert [ids(read) for read in reads] == [TOKENS if readable else None]
     assert bench.script.count("/slots") == 0
 
 
@@ -393,6 +394,74 @@ async def test_behind_a_router_each_model_has_an_upstream_of_its_own(bench: Benc
     answer(steered)
     upstream.close()
     assert [row.model for row in bench.rows] == ["a", "a"]
+
+
+# --- the server's own count ---
+
+
+async def count(bench: Bench, upstream: Upstream, told: int, counted: int | None, path: str = "/v1/responses") -> bool:
+    """Whether a prompt was believed. The server counts `counted` tokens beside; the answer tells `told`."""
+    counts = f"{path}/input_tokens"
+    bench.script.answers[counts] = lambda *_: (200, {"input_tokens": counted})
+    before = bench.script.count(counts)
+    body = {"input": PROMPT, "messages": [{"role": "user", "content": PROMPT}]}
+    exchange = bench.exchange(upstream, body, path)
+    steered = await exchange.hold() is not None
+    assert bench.script.count(counts) - before == (counted is not None)
+    answer(exchange, content=json.dumps({"usage": {"input_tokens": told, "prompt_tokens": told}}).encode())
+    assert steered is (ids(bench.told(Arrived)[-1]) == TOKENS)
+    return steered
+
+
+async def test_the_first_converted_bodies_are_counted_too(bench: Bench) -> None:
+    upstream, n = await bench.known(), len(TOKENS)
+    for _ in range(ENOUGH):
+        assert await count(bench, upstream, told=n, counted=n)
+    assert await count(bench, upstream, told=n, counted=None)
+
+
+async def test_a_body_that_the_server_counts_otherwise_is_not_believed_and_counting_starts_over(bench: Bench) -> None:
+    upstream, n = await bench.known(), len(TOKENS)
+    assert await count(bench, upstream, told=n, counted=n)
+    assert not await count(bench, upstream, told=n, counted=n + 1)
+    assert bench.told(Arrived)[-1].ask.unknown == f"{n} tokens were read where the server counts {n + 1}"
+    for _ in range(ENOUGH):
+        assert await count(bench, upstream, told=n, counted=n)
+    assert await count(bench, upstream, told=n, counted=None)
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
+async def test_an_answer_that_tells_another_length_brings_the_count_back(bench: Bench, path: str) -> None:
+    upstream, n = await bench.known(), len(TOKENS)
+    for _ in range(ENOUGH if path == "/v1/responses" else 0):
+        assert await count(bench, upstream, told=n, counted=n, path=path)
+    assert await count(bench, upstream, told=n + 2, counted=None, path=path)
+    assert bench.complaints.total(f"length: {path}") == 1
+    for _ in range(ENOUGH):
+        assert await count(bench, upstream, told=n, counted=n, path=path)
+    assert await count(bench, upstream, told=n, counted=None, path=path)
+
+
+async def test_another_server_is_doubted_anew(bench: Bench) -> None:
+    upstream, n = await bench.known(), len(TOKENS)
+    for _ in range(ENOUGH):
+        assert await count(bench, upstream, told=n, counted=n)
+    upstream.tell(Restarted(time.monotonic(), 4, 4096))
+    assert await count(bench, upstream, told=n, counted=n)
+
+
+async def test_a_server_that_cannot_count_is_believed(bench: Bench) -> None:
+    upstream = await bench.known()
+    for _ in range(2):
+        assert await bench.exchange(upstream, {"input": PROMPT}, "/v1/responses").hold() is not None
+    assert bench.script.count("/v1/responses/input_tokens") == 1
+
+
+async def test_a_count_that_fails_lets_the_request_pass(bench: Bench) -> None:
+    upstream = await bench.known()
+    bench.script.answers["/v1/responses/input_tokens"] = lambda *_: (500, {})
+    assert await bench.exchange(upstream, {"input": PROMPT}, "/v1/responses").hold() is None
+    assert bench.told(Arrived)[-1].ask.unknown == "a look-up failed: POST /v1/responses/input_tokens: status 500"
 
 
 # --- embedding ---

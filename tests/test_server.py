@@ -146,6 +146,24 @@ def test_posts_name_the_model_in_the_body() -> None:
     assert json.loads(mixed) == {"content": ["a", 5], "add_special": False, "parse_special": False}
 
 
+def test_a_body_is_counted_as_it_is() -> None:
+    with wire(lambda *_: http({"input_tokens": 11, "object": "x"})) as served, backend(served.url) as server:
+        assert server.count("/v1/messages/count_tokens", b'{"a": "\xc3\xa9"}', AUTH, TIMEOUT) == 11
+    ((line, _, body),) = served.requests
+    assert line == "POST /v1/messages/count_tokens?autoload=false HTTP/1.1"
+    assert body == b'{"a": "\xc3\xa9"}'
+
+
+@pytest.mark.parametrize("counted", [None, -1, 1.5, True, "11", 2**31])
+def test_odd_counts_are_refused(counted: Any) -> None:
+    with (
+        wire(lambda *_: http({"input_tokens": counted})) as served,
+        backend(served.url) as server,
+        pytest.raises(ServerError, match="input_tokens is no count"),
+    ):
+        server.count("/v1/messages/count_tokens", b"{}", AUTH, TIMEOUT)
+
+
 def test_slot_actions_name_the_slot_and_the_file() -> None:
     with wire(lambda *_: http({"id_slot": 2})) as served, backend(served.url) as server:
         assert server.cache_save(2, "f", AUTH, TIMEOUT) == {"id_slot": 2}

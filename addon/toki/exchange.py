@@ -40,6 +40,7 @@ from toki.upstream import Upstream
 logger = logging.getLogger(__name__)
 
 BYTES_PER_MS = 2048  # the deadline grows by a millisecond for so many bytes of body
+UNCOUNTABLE = frozenset({404, 405, 501})  # how servers answer for an endpoint that they do not have
 PATIENCE = 5.0  # seconds for look-ups that nobody waits for
 AFTERMATH = 0.5  # seconds that an ended request waits for its own late look-ups, so that its row is there in time
 
@@ -81,6 +82,7 @@ class Exchange:
         self._reader: AnswerReader | None = None
         self._body: Mapping[str, Any] | None = None
         self._ask = Ask(endpoint.name, unknown="not read yet")
+        self._prompts = upstream.prompts  # what reads this request
         self._looked: Looked | None = None
         self._go = asyncio.Event()  # nothing that is still being read can change the decision
         self._left = False
@@ -136,6 +138,8 @@ class Exchange:
         if self._looked is not None:
             arrived = replace(arrived, slots=self._looked.slots, looked_at=self._looked.asked_at)
         decision = upstream.decide(self, arrived)
+        if ask.tokens is None and self._study is not None and self._study.done():
+            upstream.tell(Read(self.key, now, ask))  # nothing more will be known
         body, self._body = self._body, None
         if self._left and self._study is not None:
             self._study.cancel()
@@ -176,7 +180,28 @@ class Exchange:
             raise UnreadablePrompt(question.prompt.why)
         if self._released is None and not self._go.is_set():
             upstream.background(self._look())
-        self._ask = await upstream.submit(self._with_tokens, self._ask, question, upstream.prompts)
+        self._prompts = upstream.prompts
+        reading = upstream.submit(self._with_tokens, self._ask, question, self._prompts)
+        ask, counted = await asyncio.gather(reading, self._count(question))
+        read = len(ask.tokens) if ask.tokens is not None else 0
+        if counted is not None and not self._prompts.counts.compare(question, read, counted):
+            raise UnreadablePrompt(f"{read:,} tokens were read where the server counts {counted:,}")
+        self._ask = ask
+
+    async def _count(self, question: Question) -> int | None:
+        """The server's own count of the prompt's tokens, where what was read needs that proof."""
+        upstream, counts = self._upstream, self._prompts.counts
+        if not counts.wanted(question):
+            return None
+        try:
+            return await upstream.submit(
+                upstream.backend.count, question.count_path, self.content, self._auth, PATIENCE
+            )
+        except ServerError as error:
+            if error.status not in UNCOUNTABLE:
+                raise
+            counts.uncountable(question)
+            return None
 
     def _with_tokens(self, ask: Ask, question: Question, prompts: PromptReader) -> Ask:
         """In a worker thread: the prompt's tokens and its embedding."""
@@ -322,9 +347,18 @@ class Exchange:
         if event is None:
             return
         self._upstream.tell(event)
+        self._compare(event.measured)
         text = event.measured.reply_text
         if text and isinstance(event, Answered) and self._upstream.looks_up and self._upstream.watch.known:
             self._upstream.background(self._tell_reply(text))
+
+    def _compare(self, measured: Measured) -> None:
+        """Whether the answer tells the length that was read; the engine has seen to this request itself."""
+        tokens, told = self._ask.tokens, measured.prompt_tokens
+        if tokens is not None and told not in (None, len(tokens)):
+            self._prompts.counts.doubt(self._ask.endpoint)
+            trouble = f"a prompt of {self._ask.endpoint} has {told:,} tokens where {len(tokens):,} were read"
+            self._complain(f"length: {self._ask.endpoint}", f"{trouble}: nothing is built on it")
 
     async def _tell_reply(self, text: str) -> None:
         """The reply's tokens, as the next request of this conversation is likely to hold them."""

@@ -17,6 +17,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from toki.counts import Counts
 from toki.endpoints.question import Chat
 from toki.endpoints.question import Ids
 from toki.endpoints.question import Question
@@ -52,6 +53,7 @@ class PromptReader:
     """
 
     def __init__(self, backend: LlamaServerBackend) -> None:
+        self.counts = Counts()
         self._backend = backend
         self._recent = Recent()
         self._known: tuple[Props, Tokenizer | None] | None = None

@@ -135,6 +135,10 @@ class LlamaServerBackend:
         answer = _mapping(self._look("POST", self._base, "/apply-template", auth, timeout, body), "/apply-template")
         return _text(answer, "prompt", "/apply-template")
 
+    def count(self, path: str, body: bytes, auth: Auth, timeout: float) -> int:
+        """The server's own length in tokens of the prompt in a body (JSON, UTF-8); `path`: its endpoint that counts."""
+        return _count(_mapping(self._look("POST", self._base, path, auth, timeout, body), path), "input_tokens", path)
+
     def completion(self, body: Mapping[str, Any], auth: Auth, timeout: float) -> Mapping[str, Any]:
         """Run a request of toki's own on /completion. Never sent twice: it changes what a slot holds."""
         answer = self._call("POST", self._base, "/completion", auth, monotonic() + timeout, _json(body))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from toki.endpoints.figures import Figures
@@ -45,7 +46,8 @@ class ChatCompletion:
     name: str
 
     def read(self, body: Mapping[str, Any]) -> Question:
-        return question(self.name, body, read_messages(body.get("messages")))
+        found = question(self.name, body, read_messages(body.get("messages")))
+        return replace(found, count_path=f"{self.name}/input_tokens")
 
     def meter(self) -> ChatMeter:
         return ChatMeter()

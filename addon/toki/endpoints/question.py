@@ -68,7 +68,7 @@ class Question:
     prompts: int = 1  # a list of prompts becomes that many tasks
     max_tokens: int | None = None  # None: unlimited or not said
     lora: str = ""  # the adapter set, canonical; "" where the body names none
-    count_path: str = ""  # POST the client's body there: the server's own length of a prompt that was converted here
+    count_path: str = ""  # POST the client's body there: the server's own length of its prompt; "" where none counts
 
 
 class Meter(Protocol):
