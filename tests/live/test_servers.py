@@ -186,7 +186,6 @@ def test_servers_die_with_a_parent_that_was_killed(build: Build) -> None:
 
 def ended(pid: int, timeout: float) -> bool:
     """Whether a process that is not our child ends within `timeout` seconds."""
-
     try:
         watched = os.pidfd_open(pid)
     except ProcessLookupError:
