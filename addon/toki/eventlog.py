@@ -33,12 +33,19 @@ from dataclasses import dataclass
 from dataclasses import fields
 from dataclasses import is_dataclass
 from dataclasses import replace
+from enum import StrEnum
+from functools import cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
+from types import NoneType
+from types import UnionType
 from typing import IO
 from typing import Any
+from typing import get_args
+from typing import get_origin
+from typing import get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -47,26 +54,19 @@ from toki.disguise import Disguise
 from toki.disguise import End
 from toki.engine.core import Engine
 from toki.engine.embedding import embed_prefix
-from toki.engine.events import Answered
 from toki.engine.events import Arrived
 from toki.engine.events import Ask
-from toki.engine.events import Began
 from toki.engine.events import Command
 from toki.engine.events import Event
-from toki.engine.events import Gone
-from toki.engine.events import Kind
-from toki.engine.events import Looked
-from toki.engine.events import Measured
 from toki.engine.events import Mode
+from toki.engine.events import Prime
 from toki.engine.events import Read
 from toki.engine.events import Record
 from toki.engine.events import Replied
-from toki.engine.events import Restarted
 from toki.engine.events import Send
-from toki.engine.events import SlotView
-from toki.engine.rules import Known
 from toki.engine.tokens import Tokens
 
+EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 LOG = "toki events"
 FORMAT = 1  # to be raised where an older reader would be wrong
 LARGEST = 1 << 30  # bytes of a file, beyond which nothing more is logged
@@ -206,6 +206,8 @@ class Scribe:
                 case Send():
                     reason = self._reason(engine, command.key, command.decision.reason)
                     command = replace(command, decision=replace(command.decision, reason=reason))
+                case Prime():
+                    command = replace(command, tokens=Tokens.of(self._disguise.tokens(command.tokens.ids)[0]))
                 case Record():
                     command = replace(command, reason=self._reason(engine, command.key, command.reason))
                     self._texts.pop((engine, command.key), None)
@@ -335,28 +337,16 @@ def read(lines: Iterable[bytes]) -> Iterator[Made | Heard]:
 
 def _event(told: Json, shelf: Shelf) -> Event:
     """The event that a line tells."""
-    told = {name: value for name, value in told.items() if name != "engine"}
-    kind = told.pop("event")
-    if told.get("slots") is not None:
-        told["slots"] = tuple(SlotView(**view) for view in told["slots"])
-    match kind:
-        case "Arrived":
-            return Arrived(**told | {"ask": _asked(told["ask"], shelf)})
-        case "Read":
-            return Read(**told | {"ask": _asked(told["ask"], shelf)})
-        case "Began":
-            return Began(**told)
-        case "Answered":
-            return Answered(**told | {"measured": Measured(**told["measured"])})
-        case "Gone":
-            return Gone(**told | {"measured": Measured(**told["measured"])})
-        case "Replied":
-            return Replied(**told | {"ids": _unpacked(told["ids"], "<i4")})
-        case "Looked":
-            return Looked(**told)
-        case "Restarted":
-            return Restarted(**told | {"known": Known(**told["known"])})
-    raise ValueError(f"no such event: {kind}")
+    kind = EVENTS.get(told["event"])
+    if kind is None:
+        raise ValueError(f"no such event: {told['event']}")
+    told = {name: value for name, value in told.items() if name not in ("engine", "event")}
+    if "ask" in told:
+        told["ask"] = _asked(told["ask"], shelf)
+    if kind is Replied:
+        told["ids"] = _unpacked(told["ids"], "<i4")
+    event: Event = _made(kind, told)
+    return event
 
 
 def _asked(told: Json, shelf: Shelf) -> Ask:
@@ -366,17 +356,48 @@ def _asked(told: Json, shelf: Shelf) -> Ask:
         vector = embed_prefix(tokens)
     elif vector is not None:
         vector = _unpacked(vector, "<f4")
-    return Ask(**told | {"kind": Kind(told["kind"]), "tokens": tokens, "vector": vector})
+    ask: Ask = _made(Ask, told | {"tokens": tokens, "vector": vector})
+    return ask
+
+
+def _made(kind: type, told: Json) -> Any:
+    """A dataclass whose fields were told. Raises LookupError for a field that it does not have."""
+    hints = _hints(kind)
+    return kind(**{name: _typed(hints[name], value) for name, value in told.items()})
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    """What JSON can only tell as an object, an array or a string, as the field's type has it."""
+    if isinstance(hint, UnionType):  # the only unions are with None
+        hint = next(each for each in get_args(hint) if each is not NoneType)
+    if is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
+        return _made(hint, value)
+    if get_origin(hint) is tuple and isinstance(value, list):
+        return tuple(_typed(get_args(hint)[0], each) for each in value)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return hint(value)
+    return value
+
+
+@cache
+def _hints(kind: type) -> Json:
+    return get_type_hints(kind)
 
 
 # --- JSON ---------------------------------------------------------------------------------------
 
 
 def answer_line(engine: int, answer: Answer) -> bytes:
-    """The line of an answer, canonical: equal answers have equal lines. Floats are written by repr."""
+    """The line of an answer whose tokens are hashed, canonical: equal answers have equal lines. Floats are written by
+    repr; of hashed tokens their number and the last one say all."""
     if isinstance(answer, Exception):
         return line({"engine": engine, "raised": type(answer).__name__})
-    commands = [{"command": type(command).__name__, **_plain(command)} for command in answer]
+    commands = []
+    for command in answer:
+        told = {"command": type(command).__name__, **_plain(command)}
+        if isinstance(command, Prime):
+            told["tokens"] = [len(command.tokens), *command.tokens.ids[-1:].tolist()]
+        commands.append(told)
     return line({"commands": commands, "engine": engine})
 
 

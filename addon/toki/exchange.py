@@ -8,14 +8,17 @@ learnt later still reaches the engine.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections.abc import AsyncIterator
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from toki import splice
 from toki.answer import AnswerReader
+from toki.endpoints.completion import Completion
 from toki.endpoints.question import Endpoint
 from toki.endpoints.question import Ids
 from toki.endpoints.question import Question
@@ -24,15 +27,19 @@ from toki.engine.events import Answered
 from toki.engine.events import Arrived
 from toki.engine.events import Ask
 from toki.engine.events import Began
+from toki.engine.events import Decision
 from toki.engine.events import Gone
 from toki.engine.events import Looked
 from toki.engine.events import Measured
+from toki.engine.events import Prime
+from toki.engine.events import Primed
 from toki.engine.events import Read
 from toki.engine.events import Record
 from toki.engine.events import Replied
 from toki.prompt import PromptReader
 from toki.prompt import UnreadablePrompt
 from toki.server import Auth
+from toki.server import LlamaServerBackend
 from toki.server import ServerError
 from toki.store import Row
 from toki.upstream import Upstream
@@ -42,6 +49,10 @@ logger = logging.getLogger(__name__)
 BYTES_PER_MS = 2048  # the deadline grows by a millisecond for so many bytes of body
 UNCOUNTABLE = frozenset({404, 405, 501})  # how servers answer for an endpoint that they do not have
 PATIENCE = 5.0  # seconds for look-ups that nobody waits for
+MOMENT = 0.05  # seconds that a request waits for others to be placed
+GLANCE = 0.01  # seconds after which a look tells what no headers told
+PRIMERS = Completion("/completion")  # where primers are sent
+PRIMER_TIMEOUT = 60.0  # seconds
 AFTERMATH = 0.5  # seconds that an ended request waits for its own late look-ups, so that its row is there in time
 
 
@@ -109,13 +120,70 @@ class Exchange:
                 self._complain(
                     "deadline", "look-ups took longer than toki_deadline_ms allows, a request passes as it came"
                 )
-        if self._released is not None:  # toki was stopped meanwhile
-            return None
         try:
-            return self._release()
+            async with self._in_turn(held):
+                if self._released is not None:  # toki was stopped meanwhile
+                    return None
+                decision = self._release()
+                while isinstance(decision, Prime):
+                    measured = await self._prime(decision)
+                    self._released = time.monotonic()
+                    decision = self._upstream.primed(Primed(self.key, self._released, measured))
+                return self._steered(decision)
         except Exception as error:
             self._fault("releasing a request", error)
             return None
+
+    @contextlib.asynccontextmanager
+    async def _in_turn(self, held: bool) -> AsyncIterator[None]:
+        """Decide one request at a time, and give those on their way to the server a moment to arrive there."""
+        upstream = self._upstream
+        if not held or self._left or self._ask.fixed or self._ask.tokens is None:
+            yield
+            return
+        until = time.monotonic() + MOMENT
+        try:
+            async with asyncio.timeout_at(self._loop.time() + MOMENT):
+                await upstream.turn.acquire()
+        except TimeoutError:
+            yield
+            return
+        try:
+            waited = False
+            while upstream.should_wait and not self._left and (left := until - time.monotonic()) > 0:
+                waited = True
+                await upstream.change(min(left, GLANCE))
+                if upstream.should_wait and (looked := await upstream.watch.look()) is not None:
+                    upstream.tell(looked)
+            if waited and not self._left:
+                self._looked = await upstream.watch.look()
+            yield
+        finally:
+            upstream.turn.release()
+
+    async def _prime(self, prime: Prime) -> Measured | None:
+        """Send the engine's primer with the client's credentials; the server's figures, None where it failed."""
+        upstream = self._upstream
+        try:
+            answer = await upstream.submit(self._send_primer, prime, upstream.backend)
+        except ServerError as error:
+            self._complain(f"primer: {error}", f"a primer failed, so a request goes on without it: {error}")
+            return None
+        meter = PRIMERS.meter()
+        meter.feed(answer)
+        return meter.measured(finished=True)
+
+    def _send_primer(self, prime: Prime, backend: LlamaServerBackend) -> Mapping[str, Any]:
+        """In a worker thread, since the list of ids is long."""
+        body: dict[str, Any] = {
+            "prompt": prime.tokens.ids.tolist(),
+            "id_slot": prime.id_slot,
+            "n_predict": 0,
+            "cache_prompt": True,
+        }
+        if self._ask.model and self._upstream.watch.router:
+            body["model"] = self._ask.model
+        return backend.completion(body, self._auth, PRIMER_TIMEOUT)
 
     def leave(self) -> None:
         """The client went away; where its request is still held, give up, for nothing will be sent."""
@@ -123,7 +191,7 @@ class Exchange:
             self._left = True
             self._go.set()
 
-    def _release(self) -> bytes | None:
+    def _release(self) -> Decision | Prime:
         upstream = self._upstream
         ask = self._ask
         if self._left:
@@ -140,9 +208,13 @@ class Exchange:
         decision = upstream.decide(self, arrived)
         if ask.tokens is None and self._study is not None and self._study.done():
             upstream.tell(Read(self.key, now, ask))  # nothing more will be known
-        body, self._body = self._body, None
         if self._left and self._study is not None:
             self._study.cancel()
+        return decision
+
+    def _steered(self, decision: Decision) -> bytes | None:
+        """The body that the decision asks for; None: the client's own."""
+        body, self._body = self._body, None
         if decision.id_slot is None or body is None or self._left:
             return None
         return splice.steer(self.content, body, decision.id_slot)
@@ -174,7 +246,7 @@ class Exchange:
         self._ask = _ask(question)
         if not upstream.looks_up:
             return
-        if question.fixed or not question.honours_slot or not upstream.holds:
+        if question.fixed or not upstream.holds:
             self._go.set()
         if isinstance(question.prompt, Unreadable):
             raise UnreadablePrompt(question.prompt.why)

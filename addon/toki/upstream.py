@@ -30,6 +30,8 @@ from toki.engine.events import Look
 from toki.engine.events import Measured
 from toki.engine.events import Mode
 from toki.engine.events import Outcome
+from toki.engine.events import Prime
+from toki.engine.events import Primed
 from toki.engine.events import Record
 from toki.engine.events import Restarted
 from toki.engine.events import Send
@@ -44,6 +46,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+
+UNDECIDED = Decision(Action.PASSED, None, None, None, None, None, "no decision: a fault inside toki")
 
 
 class Recorded(Protocol):
@@ -77,6 +81,8 @@ class Upstream:
         self._log = log
         self.embed = embed_prefix if log is None else log.embed
         self._engine = self._new_engine()
+        self.turn = asyncio.Lock()  # held while a request waits for others to be placed and is decided
+        self._stirred = asyncio.Event()
         self._open: dict[int, Recorded] = {}  # by key, from Arrived until Record
         self._models: dict[str, Upstream] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -101,11 +107,28 @@ class Upstream:
             )
         return self._models[model]
 
-    def decide(self, exchange: Recorded, event: Arrived) -> Decision:
-        """The engine's decision for a request that waits for it; never raises."""
+    @property
+    def should_wait(self) -> bool:
+        """Whether a moment's patience would let the engine decide what it can't decide now."""
+        return self._engine.should_wait
+
+    async def change(self, patience: float) -> None:
+        """Wait until the engine hears of something, for `patience` seconds at most. For one waiter at a time."""
+        self._stirred.clear()
+        try:
+            async with asyncio.timeout(patience):
+                await self._stirred.wait()
+        except TimeoutError:
+            pass
+
+    def decide(self, exchange: Recorded, event: Arrived) -> Decision | Prime:
+        """The engine's decision for a request that waits for it, or what to do first; never raises."""
         self._open[event.key] = exchange
-        decision = self._handle(event)
-        return decision or Decision(Action.PASSED, None, None, None, None, None, "no decision: a fault inside toki")
+        return self._handle(event) or UNDECIDED
+
+    def primed(self, event: Primed) -> Decision | Prime:
+        """The engine's decision for a request whose primer is done, or what else to do first; never raises."""
+        return self._handle(event) or UNDECIDED
 
     def tell(self, event: Event) -> None:
         """Let the engine know what happened, and do what it says; never raises."""
@@ -139,18 +162,21 @@ class Upstream:
         make = Engine if self._log is None else self._log.engine
         return make(self.settings.mode, self.settings.min_reuse)
 
-    def _handle(self, event: Event) -> Decision | None:
+    def _handle(self, event: Event) -> Decision | Prime | None:
         """Run the engine's commands; the decision among them."""
+        self._stirred.set()
         try:
             commands = self._engine.handle(event)
         except Exception as error:
             self._broken(event, error)
             return None
-        decision = None
+        decision: Decision | Prime | None = None
         for command in commands:
             match command:
                 case Send():
                     decision = command.decision
+                case Prime():
+                    decision = command
                 case Look():
                     self.watch.look_soon()
                 case Record():

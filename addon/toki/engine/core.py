@@ -149,6 +149,12 @@ class Engine:
         return bool(self._steps) or self._priming is not None or any(not one.placed for one in self._flights.values())
 
     @property
+    def should_wait(self) -> bool:
+        """Whether a moment's patience would let it decide what can't be decided now."""
+        belief = self.belief
+        return self.wants_tokens and belief is not None and belief.trusted and self.unplaced
+
+    @property
     def belief(self) -> Belief | None:
         """The hypothesis that was wrong least; the likeliest one where several were."""
         return min(self._beliefs, key=lambda belief: belief.errors) if self._beliefs else None

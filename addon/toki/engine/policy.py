@@ -25,6 +25,7 @@ MARGIN = 0.01  # of the prompt's full price: a smaller win is not worth a deviat
 TRIED = 2  # slots of each kind for which a pin and a swap are priced
 MOVE = 0.01  # what moving a token to or from RAM costs, as a share of evaluating it (measured: 0.002 to 0.03)
 LOADABLE = 0.25  # the server loads no RAM entry of which less would stay (llama.cpp b11434, server-task.cpp 1804)
+LONGEST_PRIMER = 10_000.0  # milliseconds: a primer can't be taken back when the client leaves
 WORTH_KEEPING = 64  # tokens in common with a RAM entry from which it may pay to copy rather than to use it up
 
 
@@ -208,7 +209,10 @@ def _price(shadow: Shadow, wish: Wish, returns: Returns, prices: Prices, plan: P
         if first is None:
             return None
         after.finish(key, 1)
-        now += (primer.length - first.reuse.likely) * prices.evaluate + first.moved * prices.move + prices.primer
+        evaluate = (primer.length - first.reuse.likely) * prices.evaluate
+        if evaluate > LONGEST_PRIMER:
+            return None
+        now += evaluate + first.moved * prices.move + prices.primer
         wish = replace(wish, shares={})
     launch = after.launch(replace(wish, id_slot=plan.id_slot if plan.id_slot is not None else wish.id_slot))
     if launch is None:
