@@ -7,6 +7,7 @@ import logging
 import random
 import stat
 import threading
+from base64 import b64encode
 from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,9 +33,12 @@ from toki.engine.events import Command
 from toki.engine.events import Decision
 from toki.engine.events import Event
 from toki.engine.events import Gone
+from toki.engine.events import Kind
 from toki.engine.events import Looked
 from toki.engine.events import Measured
 from toki.engine.events import Mode
+from toki.engine.events import Prime
+from toki.engine.events import Primed
 from toki.engine.events import Read
 from toki.engine.events import Record
 from toki.engine.events import Replied
@@ -97,6 +101,9 @@ class Life:
             self.tell(Arrived(key, self.tick(), replace(ask, fixed=f"{SECRET}: must not be steered")))
         else:
             self.tell(Arrived(key, self.tick(), ask))
+        while isinstance(prime := self.commands[-1], Prime):
+            n = len(prime.tokens)
+            self.tell(Primed(key, self.tick(), None if self.random.random() < 0.2 else Measured(n, n - 9, 9, 1)))
         predicted = next(each.decision.predicted for each in self.commands[::-1] if isinstance(each, Send))
         reused = predicted.likely if predicted and self.random.random() < 0.95 else self.random.randint(0, len(prompt))
         if ask.stream:
@@ -147,7 +154,7 @@ class Life:
         return self.at
 
 
-def lived(path: Path, mode: Mode = Mode.AUTO, seed: int = 1, requests: int = 60) -> list[Command]:
+def lived(path: Path, mode: Mode = Mode.AUTO, seed: int = 1, requests: int = 40) -> list[Command]:
     """Log a life; all that the engine said in it."""
     log = EventLog(path)
     life = Life(log, log.engine(mode, 10), seed)
@@ -163,26 +170,33 @@ def lines(path: Path) -> list[Any]:
 @pytest.mark.parametrize("mode", Mode)
 def test_a_life_replays_to_the_same_decisions(tmp_path: Path, mode: Mode) -> None:
     path = tmp_path / "events"
-    commands = lived(path, mode, seed=7, requests=100)
+    commands = lived(path, mode, seed=2, requests=40)
     with path.open("rb") as file:
         replayed = replay(file)
     assert replayed.difference == ""
     assert replayed.engines == 1
-    assert replayed.events == sum("event" in line for line in lines(path)) > 300
+    assert replayed.events == sum("event" in line for line in lines(path)) > 120
     said = [command for line in lines(path) for command in line.get("commands", ())]
     assert [each["command"] for each in said] == [type(each).__name__ for each in commands]
     actions = {each.decision.action for each in commands if isinstance(each, Send)}
-    assert (Action.PINNED in actions or Action.SWAPPED in actions) == (mode in (Mode.AUTO, Mode.PIN))
+    assert (actions != {Action.PASSED}) == (mode in (Mode.AUTO, Mode.PIN))
 
 
-def test_a_log_shows_nothing_that_a_client_wrote(tmp_path: Path) -> None:
+def test_a_log_shows_nothing_that_a_client_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "events"
+    disguise = Disguise()
+    monkeypatch.setattr(eventlog, "Disguise", lambda: disguise)
     commands = lived(path)
     text = path.read_text(encoding="ascii")
     assert any(isinstance(each, Send) and each.decision.reason.startswith(SECRET) for each in commands)
     assert any(isinstance(each, Record) and each.reason.startswith(SECRET) for each in commands)
     for word in SECRET.split():
         assert word not in text
+    for key in (value for value in vars(disguise).values() if isinstance(value, bytes)):
+        assert len(key) == 32
+        assert key not in path.read_bytes()
+        assert key.hex() not in text
+        assert b64encode(key).decode() not in text
     events = [each.event for each in entries(path) if isinstance(each, Heard)]
     asks = [event.ask for event in events if isinstance(event, Arrived | Read)]
     seen = np.concatenate([ask.tokens.ids for ask in asks if ask.tokens is not None])
@@ -233,7 +247,7 @@ def test_engines_and_runs_in_one_file(tmp_path: Path) -> None:
         log = EventLog(path)
         lives = [Life(log, log.engine(mode, 10), run) for mode in (Mode.AUTO, Mode.PIN)]
         for life in lives * 2:
-            life.live(10)
+            life.live(5)
         log.close()
     made = [entry for entry in entries(path) if isinstance(entry, Made)]
     assert [entry.engine for entry in made] == [(1, 1), (1, 2), (2, 1), (2, 2)]
@@ -256,11 +270,11 @@ def test_a_fault_of_an_engine_is_a_fault_again(tmp_path: Path) -> None:
 
 def test_a_run_that_was_killed_leaves_what_it_had_written(tmp_path: Path) -> None:
     path = tmp_path / "events"
-    lived(path, requests=20)
+    lived(path, requests=8)
     whole = len(entries(path))
     path.write_bytes(path.read_bytes()[:-30])
     assert len(entries(path)) == whole - 1
-    lived(path, requests=20)
+    lived(path, requests=8)
     assert len(entries(path)) == 2 * whole - 1
     with path.open("rb") as file:
         assert replay(file).difference == ""
@@ -345,6 +359,40 @@ def test_replies_share_their_place_with_later_prompts() -> None:
     assert first.ask.tokens.extended(answer.ids).common_prefix(second.ask.tokens) == 203
 
 
+VIEWS = (SlotView(0, True, 7, 3, 4096), SlotView(1, False, None, -1, 4096))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Arrived(1, 2.5, Ask("/infill", Kind.INFILL, client_slot=1, children=2, user_starts=(3, 9)), VIEWS, 2.25),
+        Read(1, 2.5, Ask("/completion", cache_prompt=False, prompts=3, max_tokens=-1)),
+        Primed(1, 2.5, None),
+        Primed(1, 2.5, Measured(1, 2, 3, 4, 5, 6.5)),
+        Began(1, 2.5, 200),
+        Answered(1, 2.5, 500, Measured(truncated=True)),
+        Gone(1, 2.5, sent=True, prefilled=True),
+        Looked(2.5, 2.25, VIEWS),
+        Restarted(2.5, 2, 4096, Known(unified=True, sps=0.5), VIEWS),
+        Restarted(2.5, 2, 4096),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_every_event_comes_back(event: Event) -> None:
+    scribe = Scribe(Disguise())
+    heard = list(read([HEAD, MADE, scribe.event(1, event), scribe.answer(1, [])]))[1]
+    assert isinstance(heard, Heard)
+    assert heard.event == event
+
+
+def test_a_primer_is_known_by_its_length_and_last_hash() -> None:
+    disguise = Disguise()
+    ids = np.arange(500, dtype=np.int32)
+    answer = json.loads(Scribe(disguise).answer(1, [Prime(1, Tokens.of(ids), 2)]))
+    last = int(disguise.tokens(ids)[0][-1])
+    assert answer["commands"] == [{"command": "Prime", "key": 1, "tokens": [500, last], "id_slot": 2}]
+
+
 def test_vectors() -> None:
     """A prefix embedding is made anew of the hashes; a server's keeps its dot products."""
     disguise = Disguise()
@@ -386,7 +434,7 @@ def test_a_full_disk_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_log_is_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eventlog, "LARGEST", 5_000)
     path = tmp_path / "events"
-    lived(path, requests=20)
+    lived(path, requests=8)
     assert 5_000 < path.stat().st_size < 20_000
     assert "no more events" in caplog.text
     with path.open("rb") as file:
