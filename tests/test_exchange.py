@@ -654,18 +654,32 @@ async def test_the_engines_other_commands(bench: Bench) -> None:
 
 async def test_a_broken_engine_is_replaced_and_costs_no_request(bench: Bench) -> None:
     upstream = await bench.known()
-    exchange = bench.exchange(upstream)
+    ended, exchange = bench.exchange(upstream), bench.exchange(upstream, {"prompt": PROMPT, "stream": True})
+    await ended.hold()
+    bench.engine.kept = []
+    answer(ended)
+    assert bench.rows == []
     broken = bench.engine
     broken.broken = True
     assert await exchange.hold() is None
     assert bench.engine is not broken
     assert not upstream.watch.known
+    assert [row.key for row in bench.rows] == [ended.key]  # what the engine still owed
     await until(lambda: bench.told(Restarted))
+    answer(exchange, 200, STREAM, "text/event-stream")  # of which the new engine knows nothing
+    assert bench.told(Answered) == []
+    assert [row.reason for row in bench.rows] == ["a fault inside toki"] * 2
+    assert bench.rows[1].reused == 12
+    assert bench.complaints.total("engine: RuntimeError") == 1
+
+
+async def test_an_engine_that_breaks_at_the_end_of_a_request_costs_no_row(bench: Bench) -> None:
+    upstream = await bench.known()
+    exchange = bench.exchange(upstream)
+    await exchange.hold()
     bench.engine.broken = True
     exchange.ended()
     assert [row.reason for row in bench.rows] == ["a fault inside toki"]
-    assert bench.complaints.total("engine: RuntimeError") == 2
-    assert upstream.prompts is not None
 
 
 ROW = Row(

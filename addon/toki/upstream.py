@@ -47,7 +47,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-UNDECIDED = Decision(Action.PASSED, None, None, None, None, None, "no decision: a fault inside toki")
+FAULT = "a fault inside toki"
+UNDECIDED = Decision(Action.PASSED, None, None, None, None, None, f"no decision: {FAULT}")
 
 
 class Recorded(Protocol):
@@ -84,6 +85,8 @@ class Upstream:
         self.turn = asyncio.Lock()  # held while a request waits for others to be placed and is decided
         self._stirred = asyncio.Event()
         self._open: dict[int, Recorded] = {}  # by key, from Arrived until Record
+        self._over: dict[int, Measured] = {}  # those of them that ended: what was measured
+        self._orphans: set[int] = set()  # those of them that no engine knows
         self._models: dict[str, Upstream] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -155,7 +158,7 @@ class Upstream:
         for task in self._tasks:
             task.cancel()
         for key in list(self._open):
-            self._record(_unjudged(key, "toki stopped before it was judged"))
+            self._record(_unjudged(key, "toki stopped before it was judged", self._over.get(key)))
         self.backend.close()
 
     def _new_engine(self) -> Engine:
@@ -165,10 +168,15 @@ class Upstream:
     def _handle(self, event: Event) -> Decision | Prime | None:
         """Run the engine's commands; the decision among them."""
         self._stirred.set()
+        if isinstance(event, Answered | Gone) and event.key in self._open:
+            self._over[event.key] = event.measured
+            if event.key in self._orphans:
+                self._record(_unjudged(event.key, FAULT, event.measured))
+                return None
         try:
             commands = self._engine.handle(event)
         except Exception as error:
-            self._broken(event, error)
+            self._broken(error)
             return None
         decision: Decision | Prime | None = None
         for command in commands:
@@ -183,17 +191,20 @@ class Upstream:
                     self._record(command)
         return decision
 
-    def _broken(self, event: Event, error: Exception) -> None:
+    def _broken(self, error: Exception) -> None:
         """After a fault no belief of the engine can be trusted: it starts over, and the server is asked anew."""
         logger.debug("the engine failed", exc_info=error)
         self.complaints.tell(f"engine: {type(error).__name__}", f"the engine failed and starts over: {error!r}")
         self._engine = self._new_engine()
         self.watch.doubt(certain=True)
-        if isinstance(event, Answered | Gone):
-            self._record(_unjudged(event.key, "a fault inside toki", event.measured))
+        for key, measured in list(self._over.items()):
+            self._record(_unjudged(key, FAULT, measured))
+        self._orphans |= self._open.keys()
 
     def _record(self, record: Record) -> None:
         exchange = self._open.pop(record.key, None)
+        self._over.pop(record.key, None)
+        self._orphans.discard(record.key)
         if exchange is None:
             return
         row = exchange.row(record)
