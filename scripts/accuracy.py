@@ -175,9 +175,9 @@ def run(case: Case, seed: int, directory: Path) -> Result:
         for scenario in case.scenarios:
             traffic = SCENARIOS[scenario].start(seed, reply_tokens=REPLY, scale=SCALES[case.model])
             sent += len(play(traffic, toki.url, at_a_time=case.at_a_time))
-        rows_of(toki.db, sent)
         if "the engine failed" in toki.said():
             raise RuntimeError(f"{case}: the engine failed:\n{toki.said()[-3000:]}")
+        rows_of(toki.db, sent)
     return Result(case, tuple(verdicts(events)), time.monotonic() - began)
 
 
