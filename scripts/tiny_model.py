@@ -1,4 +1,4 @@
-"""Writes the tiny test model: a random llama model that loads at once and prefills thousands of tokens per second.
+"""Writes the tiny test models: random ones that load at once and prefill thousands of tokens per second.
 
 Tests of slots and caches need a real llama-server, but no sense in its answers. What they need is that
 
@@ -8,6 +8,8 @@ Tests of slots and caches need a real llama-server, but no sense in its answers.
 
 The last two hold by construction: one hidden dimension is constant and pushes down the logits of all tokens but the
 capitals A to Z, and no merge of the vocabulary contains a capital.
+
+One has full attention (architecture "llama"), the other a sliding window in five of six layers ("gemma3").
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ WIDTH = 64  # hidden dimensions
 HEAD = 16  # dimensions of the only attention head: 64 bytes of KV cache a token and layer
 FEED_FORWARD = 128
 LAYERS = 1
+WINDOWED_LAYERS = 6  # every sixth layer of a gemma3 model has full attention
 SHARPNESS = 3.0  # of the attention: each answer token depends on a few tokens of the prompt
 PUSH = 200.0  # by how much the logits of all but A to Z are pushed down
 
@@ -119,7 +122,7 @@ def vocabulary() -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     return (*dict.fromkeys(tokens), *SPECIALS), tuple(merges)
 
 
-def weights(tokens: tuple[str, ...]) -> dict[str, npt.NDArray[np.float32]]:
+def weights(tokens: tuple[str, ...], windowed: bool = False) -> dict[str, npt.NDArray[np.float32]]:
     """Random weights; hidden dimension 0 is constant and only the output layer reads it."""
     rng = np.random.default_rng(SEED)
 
@@ -136,7 +139,7 @@ def weights(tokens: tuple[str, ...]) -> dict[str, npt.NDArray[np.float32]]:
         "output_norm.weight": np.ones(WIDTH, np.float32),
         "output.weight": output,
     }
-    for layer in range(LAYERS):
+    for layer in range(WINDOWED_LAYERS if windowed else LAYERS):
         attention_out = random(WIDTH, HEAD, scale=8.0)
         feed_forward_out = random(WIDTH, FEED_FORWARD)
         attention_out[0] = feed_forward_out[0] = 0
@@ -151,18 +154,23 @@ def weights(tokens: tuple[str, ...]) -> dict[str, npt.NDArray[np.float32]]:
             "ffn_up": random(FEED_FORWARD, WIDTH),
             "ffn_down": feed_forward_out,
         }
+        if windowed:
+            block |= {name: np.ones(HEAD, np.float32) for name in ("attn_q_norm", "attn_k_norm")}
+            block |= {name: np.ones(WIDTH, np.float32) for name in ("post_attention_norm", "post_ffw_norm")}
         tensors |= {f"blk.{layer}.{name}.weight": tensor for name, tensor in block.items()}
     return tensors
 
 
-def write(path: Path) -> None:
-    """Write the model to `path`; the same bytes each time."""
+def write(path: Path, window: int = 0) -> None:
+    """Write a model to `path`, the same bytes each time; `window`: tokens of its sliding window, 0: full attention."""
     tokens, merges = vocabulary()
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, "gemma3" if window else "llama")
     writer.add_name("toki tiny test model")
+    if window:
+        writer.add_sliding_window(window)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(WIDTH)
-    writer.add_block_count(LAYERS)
+    writer.add_block_count(WINDOWED_LAYERS if window else LAYERS)
     writer.add_feed_forward_length(FEED_FORWARD)
     writer.add_head_count(1)
     writer.add_head_count_kv(1)
@@ -184,7 +192,7 @@ def write(path: Path) -> None:
     writer.add_pad_token_id(end_of_text)
     writer.add_add_bos_token(True)
     writer.add_chat_template(CHAT_TEMPLATE)
-    for name, tensor in weights(tokens).items():
+    for name, tensor in weights(tokens, bool(window)).items():
         writer.add_tensor(name, tensor)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

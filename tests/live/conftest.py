@@ -20,9 +20,15 @@ from servers import gemma3
 from servers import smollm2
 from servers import start
 from servers import tiny_model
+from servers import tiny_window_model
 
 HERE = Path(__file__).parent
-MODELS: dict[str, Callable[[], Path]] = {"tiny": tiny_model, "smollm2": smollm2, "gemma3": gemma3}
+MODELS: dict[str, Callable[[], Path]] = {
+    "tiny": tiny_model,
+    "tiny-window": tiny_window_model,
+    "smollm2": smollm2,
+    "gemma3": gemma3,
+}
 
 
 class Llama(Protocol):
@@ -30,7 +36,7 @@ class Llama(Protocol):
 
     def __call__(
         self,
-        model: Literal["tiny", "smollm2", "gemma3"] = "tiny",
+        model: Literal["tiny", "tiny-window", "smollm2", "gemma3"] = "tiny",
         build: Build = "skulk",
         **flags: Any,
     ) -> LlamaServer: ...
