@@ -98,7 +98,6 @@ class Exchange:
         self._go = asyncio.Event()  # nothing that is still being read can change the decision
         self._left = False
         self._study: asyncio.Task[None] | None = None
-        self._last: Answered | Gone | None = None  # how it ended, until the engine was told
         self._told = self._ask  # what the engine knew at its decision
         self._loop = asyncio.get_running_loop()
 
@@ -232,10 +231,13 @@ class Exchange:
         except Exception as error:
             self._fault("reading a request", error)
             self._ask = replace(self._ask, unknown="a fault inside toki")
+        except asyncio.CancelledError:
+            self._ask = replace(self._ask, unknown="not read in time")
+            raise
         finally:
             self._go.set()
-        if self._released is not None and self._ask is not self._told and self._upstream.looks_up:
-            self._upstream.tell(Read(self.key, time.monotonic(), self._ask))
+            if self._released is not None and self._ask is not self._told:
+                self._upstream.tell(Read(self.key, time.monotonic(), self._ask))
 
     async def _look_up(self) -> None:
         upstream = self._upstream
@@ -359,7 +361,6 @@ class Exchange:
             self.leave()
             self._release()
         self.broke(sent=True, client_left=True)
-        self._conclude()
 
     def row(self, record: Record) -> Row:
         """The row of this request; call it once it is over."""
@@ -402,23 +403,19 @@ class Exchange:
 
     def _end(self, event: Answered | Gone, now: float, *, gone_in_prefill: bool = False) -> None:
         self._over = now
-        self._last = event
         if self._released is not None and self._upstream.looks_up:
             accepted = self._status is not None and self._status not in (401, 403)
             self._upstream.watch.ended(self._auth, accepted=accepted, gone_in_prefill=gone_in_prefill)
-        if self._study is None or self._study.done():
-            self._conclude()
-        else:
-            # The engine should know the prompt before it hears of its end, but a row is not kept waiting for long.
-            self._loop.call_later(AFTERMATH, self._study.cancel)
-            self._study.add_done_callback(lambda _: self._conclude())
-
-    def _conclude(self) -> None:
-        """Tell the engine how it ended, once."""
-        event, self._last = self._last, None
-        if event is None:
-            return
         self._upstream.tell(event)
+        if self._study is None or self._study.done():
+            self._conclude(event)
+        else:
+            # The engine judges a request once it knows its prompt, but a row is not kept waiting for long.
+            self._loop.call_later(AFTERMATH, self._study.cancel)
+            self._study.add_done_callback(lambda _: self._conclude(event))
+
+    def _conclude(self, event: Answered | Gone) -> None:
+        """What is left to do once a request is over and read."""
         self._compare(event.measured)
         text = event.measured.reply_text
         if text and isinstance(event, Answered) and self._upstream.looks_up and self._upstream.watch.known:

@@ -13,7 +13,8 @@ from dataclasses import field
 from toki.engine.contents import Contents
 from toki.engine.contents import Held
 
-CONTINUES = 0.95  # share of a conversation's contents that a prompt must extend to belong to it
+CONTINUES = 0.95  # share of a conversation's contents that a prompt must extend to go by its name
+SLACK = 16  # tokens at the end of a prompt that may be gone when the conversation goes on
 KIN = 0.3  # share of a first prompt that two conversations of one family have in common
 
 
@@ -25,17 +26,19 @@ class Family:
     returned: int = 0
 
     def chance(self) -> float:
-        """The chance that one of its conversations returns after its first request; even odds to begin with."""
-        return (self.returned + 1) / (self.started + 2)
+        """The chance that one of its conversations returns after its first request: even odds for the first."""
+        return (self.returned + 1) / (self.started + 1)
 
 
 @dataclass(slots=True)
 class Conversation:
-    """One conversation: its first request names it; `held` is what its next prompt most likely starts with."""
+    """One conversation: `held` is what its next prompt most likely starts with; `key` is its first request, `name` that of
+    the conversation that it is recorded as."""
 
     key: int
     held: Held
     family: Family
+    name: int
     turns: int = 1
     seen: int = 0  # number of the latest request, counted over all conversations
     gap: float = 0.0  # running mean of requests of others between two turns
@@ -50,23 +53,12 @@ class Conversations:
     recent: OrderedDict[int, Conversation] = field(default_factory=OrderedDict)
     requests: int = 0
 
-    def find(self, prompt: Held) -> Conversation | None:
-        """Of the conversations of whose contents the prompt extends at least 95 %, the one that it shares most with,
-        the latest of several: one that is hardly more than a shared preamble must not take the others' turns."""
-        known = list(reversed(self.recent.values()))
-        shares = self.contents.likely([conversation.held for conversation in known], [prompt])[0].tolist()
-        best, most = None, 0
-        for conversation, shared in zip(known, shares, strict=True):
-            if shared > most and shared >= CONTINUES * conversation.held.length:
-                best, most = conversation, shared
-        return best
-
     def note(self, key: int, prompt: Held) -> Conversation:
         """A request arrived: it continues a conversation or starts one."""
         self.requests += 1
-        conversation = self.find(prompt)
+        conversation, name = self._find(prompt)
         if conversation is None:
-            conversation = Conversation(key, prompt, self._family(prompt))
+            conversation = Conversation(key, prompt, self._family(prompt), key if name is None else name)
             conversation.family.started += 1
         else:
             gap = self.requests - conversation.seen - 1
@@ -81,6 +73,23 @@ class Conversations:
         while len(self.recent) > self.limit:
             self.recent.popitem(last=False)
         return conversation
+
+    def _find(self, prompt: Held) -> tuple[Conversation | None, int | None]:
+        """The conversation that a prompt continues, and the name that it goes by.
+
+        It continues the one that it shares most with, where that is all of its last prompt but for a few tokens that
+        templates put before an answer: of two sessions behind one long preamble neither must take the other's turns.
+        The name is that of the latest of whose contents the prompt extends at least 95 %.
+        """
+        known = list(reversed(self.recent.values()))
+        shares = self.contents.likely([one.held for one in known], [prompt])[0].tolist()
+        best, most, name = None, 0, None
+        for one, shared in zip(known, shares, strict=True):
+            if shared > most and shared >= one.held.certain - SLACK:
+                best, most = one, shared
+            if name is None and one.held.length and shared >= CONTINUES * one.held.length:
+                name = one.name
+        return best, name
 
     def chance(self, conversation: Conversation) -> float:
         """How likely it comes back at all: less with each request that it stays away beyond its habit."""

@@ -65,7 +65,10 @@ MOST_PRELUDE = 64  # launches before the server is known that are remembered
 MOST_PRIMERS = 2  # that go before one request
 REPLIES = 64  # ended requests whose replies are waited for
 FOREIGN_PAUSE = 60.0  # seconds without steering after traffic of others was seen on a server with a RAM cache
-LINGER = 30.0  # seconds after which a request whose client left is taken to have ended, where no look tells
+LINGER = 30.0  # seconds after which any request whose client left is taken to have ended, where no look tells
+UNREAD = 2.0  # seconds after its end from which a request that was not read until then never will be
+CANCELLED = 1.2  # seconds after which a prefill is cancelled, unless answers to others go out (llama-server 6.2)
+NOTICED = 0.25  # seconds after which a stream in decode is cancelled
 
 
 PASSED = Decision(Action.PASSED, None, None, None, None, None, "")
@@ -87,6 +90,10 @@ class Flight:
     overlapped: bool = False  # others were under way between its release and its end
     primed: int | None = None  # the slot that a primer was sent to for it
     left: float | None = None  # when its client went away; the server may not have noticed yet
+    prefilled: bool = False  # whether it had begun to answer by then
+    lingers: float = 0.0  # seconds for which the server may still work on it
+    ended: float | None = None  # when its last byte was seen
+    thread: int = 0  # the conversation that it continues, and the name that this is recorded under
     conversation: int = 0
 
     @property
@@ -161,6 +168,11 @@ class Engine:
 
     def handle(self, event: Event) -> list[Command]:
         """Take in what happened; return what to do, in order."""
+        self._give_up(event.at)
+        late = self._apply(event.at)
+        return [*late, *self._take(event)] if late else self._take(event)
+
+    def _take(self, event: Event) -> list[Command]:
         match event:
             case Arrived():
                 return self._arrived(event)
@@ -256,10 +268,9 @@ class Engine:
 
     def _release(self, flight: Flight, at: float) -> None:
         """A request is about to leave."""
-        if self._flights:
-            flight.overlapped = True
-            for other in self._flights.values():
-                other.overlapped = True
+        for other in self._flights.values():
+            if other.ended is None:
+                flight.overlapped = other.overlapped = True
         self._flights[flight.key] = flight
         self._changed_at = at
 
@@ -269,6 +280,7 @@ class Engine:
             return []
         flight.ask = event.ask
         self._know(flight)
+        self._check_length(flight)
         if flight.prompt is not None:
             predicted, alone = self._predictions(flight)
             flight.decision = replace(flight.decision, predicted=predicted, alone=alone)
@@ -287,16 +299,20 @@ class Engine:
         if flight is None or flight.left is not None:
             return []
         self._changed_at = event.at
-        flight.read = True  # what was not read by now never will be
+        flight.ended = event.at
         flight.measured = event.measured
-        if flight.prompt is not None and event.measured.prompt_tokens not in (None, flight.prompt.length):
-            self._conversations.forget(flight.prompt)
-            flight.prompt = None
-            flight.misread = flight.launched
+        self._check_length(flight)
         if event.sent if isinstance(event, Gone) else event.status == 200:
             self._place(flight)
         self._steps.append(Step(flight, event))
         return self._apply(event.at)
+
+    def _check_length(self, flight: Flight) -> None:
+        """A prompt of which the server says another length was read wrongly: nothing may be built on it."""
+        if flight.prompt is not None and flight.measured.prompt_tokens not in (None, flight.prompt.length):
+            self._conversations.forget(flight.prompt)
+            flight.prompt = None
+            flight.misread = flight.launched
 
     def _replied(self, event: Replied) -> list[Command]:
         known = self._replies.pop(event.key, None)
@@ -334,6 +350,18 @@ class Engine:
         for belief in self._beliefs:
             belief.compare(event.slots)
         return []
+
+    def _give_up(self, at: float) -> None:
+        """Requests whose clients left have ended by now, even if no look showed it: a stream that answers is cancelled at
+        its next token, one in prefill within a second or when that is over, a plain one runs to its end."""
+        for flight in list(self._flights.values()):
+            if flight.left is None or at < flight.left + flight.lingers:
+                continue
+            length = flight.prompt.length if flight.prompt is not None else 0
+            self._cut_off(flight, length if flight.prefilled else 0, length)
+        for flight in self._flights.values():
+            if not flight.read and flight.ended is not None and at > flight.ended + UNREAD:
+                flight.read = True
 
     def _let_go(self, event: Looked) -> None:
         """Requests whose clients left have ended once a look shows their slots idle."""
@@ -374,7 +402,7 @@ class Engine:
         wants = [
             Want(conversation.held, self._conversations.chance(conversation))
             for conversation in self._conversations.recent.values()
-            if conversation.key != flight.conversation
+            if conversation.key != flight.thread
         ]
         priced = options(
             belief.base,
@@ -485,7 +513,8 @@ class Engine:
             self._collect()
         place = self._contents.add(ask.tokens, ask.lora)
         flight.prompt = self._contents.hold(place, len(ask.tokens), len(ask.tokens))
-        flight.conversation = self._conversations.note(flight.key, flight.prompt).key
+        conversation = self._conversations.note(flight.key, flight.prompt)
+        flight.thread, flight.conversation = conversation.key, conversation.name
 
     def _wish(self, flight: Flight, steered: bool = True) -> Wish:
         ask = flight.ask
@@ -556,6 +585,8 @@ class Engine:
         if isinstance(end, Gone) and end.sent:
             # The server notices that a client left only later: until a look shows it, the slot counts as busy.
             flight.left = at
+            flight.prefilled = end.prefilled
+            flight.lingers = self._lingers(flight)
             surprised = True
         else:
             del self._flights[flight.key]
@@ -570,6 +601,15 @@ class Engine:
         if surprised or self._undecided():
             commands.append(Look())
         return commands
+
+    def _lingers(self, flight: Flight) -> float:
+        """Seconds for which the server may go on with a request whose client left."""
+        if not flight.ask.stream:
+            return LINGER
+        if flight.prefilled:
+            return NOTICED
+        length = flight.prompt.length if flight.prompt is not None else 0
+        return min(LINGER, CANCELLED + length * self._prices.evaluate / 1000)
 
     def _score(self, flight: Flight, measured: Measured) -> bool:
         """Compare each belief's prediction with the server's figure; whether the leading one was wrong."""
