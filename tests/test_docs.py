@@ -1,0 +1,164 @@
+"""What the documentation names is there: make targets, files, columns, actions; and its queries run."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from toki.engine.events import Action
+from toki.engine.events import Mode
+from toki.engine.events import Outcome
+from toki.store import COLUMNS
+from toki.store import Row
+from toki.store import Store
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PACKAGE = ROOT / "addon" / "toki"
+
+# A code span that can only be a path of this repository; URL paths start with a slash.
+PATH = re.compile(r"\.?\w[\w.-]*(?:/[\w.-]+)*(?:\.(?:py|md|toml|svg|json)|/)|\.\w+/[\w/]+")
+MADE = {"config.yaml", "overhead.json"}  # by mitmproxy's user, by a benchmark
+
+
+def spans(text: str) -> list[str]:
+    """Code spans of a page, without its fenced blocks."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def named_paths(text: str) -> Iterator[str]:
+    yield from (span for span in spans(text) if PATH.fullmatch(span) and span not in MADE)
+
+
+def links(text: str) -> Iterator[str]:
+    targets: list[str] = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+    yield from (target for target in targets if "://" not in target)
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def make_targets() -> set[str]:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    return set(re.findall(r"^([a-z-]+):.*## ", makefile, flags=re.MULTILINE)) - {"help"}
+
+
+def make_commands(text: str) -> set[str]:
+    """Targets that a page tells to make: in code spans and at the start of lines of its blocks."""
+    commands = [*spans(text), *re.findall(r"^make .+$", text, flags=re.MULTILINE)]
+    words = [command.split("#")[0].split() for command in commands if command.startswith("make ")]
+    return {word for _, *rest in words for word in rest if "=" not in word}
+
+
+def test_pages_are_there() -> None:
+    names = {str(page.relative_to(ROOT)) for page in PAGES}
+    assert names >= {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/decisions.md"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_make_targets_exist(page: Path) -> None:
+    assert make_commands(page.read_text(encoding="utf-8")) <= make_targets()
+
+
+def test_every_make_target_is_explained() -> None:
+    assert make_commands((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")) == make_targets()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    missing = [path for path in named_paths(text) if not any((base / path).exists() for base in (ROOT, PACKAGE))]
+    missing += [path for path in links(text) if not (page.parent / path).exists()]
+    assert missing == []
+
+
+def test_paths_are_recognised() -> None:
+    text = "`a.py` `docs/` `.ci/run` `x/y.md` `/v1/messages` `toki.db` `n_predict` `--api-prefix`"
+    assert list(named_paths(text)) == ["a.py", "docs/", ".ci/run", "x/y.md"]
+
+
+def rows_under(heading: str) -> list[str]:
+    """First cells of the table under a header row that starts with `heading`."""
+    lines = README.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {heading} |"))
+    cells = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        cells.append(line.split("|")[1])
+    return cells
+
+
+def test_columns_are_explained() -> None:
+    explained = [name for cell in rows_under("Column") for name in spans(cell)]
+    assert sorted(explained) == sorted(["id", *COLUMNS])
+
+
+def test_modes_are_explained() -> None:
+    assert [name for cell in rows_under("Mode") for name in spans(cell)] == list(Mode)
+
+
+def test_actions_and_outcomes_are_explained() -> None:
+    section = README.partition("## What is recorded")[2].partition("\n## ")[0]
+    assert {*Action, *Outcome} <= set(spans(section))
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
+    """A database as toki leaves it behind: two rows, one of them steered."""
+    path = tmp_path_factory.mktemp("docs") / "toki.db"
+    store = Store(path, keep_days=30)
+    for key, action, alone, reused in ((1, Action.PASSED, 0, 0), (2, Action.SWAPPED, 40, 900)):
+        store.put(
+            Row(
+                key=key,
+                at=2e9,
+                conversation=1,
+                endpoint="/v1/chat/completions",
+                model="",
+                status=200,
+                stream=True,
+                prompt_tokens=1000,
+                reply_tokens=10,
+                parent=None if key == 1 else 1,
+                shared=0,
+                similarity=None,
+                predicted=reused,
+                alone=alone,
+                reused=reused,
+                evaluated=1000 - reused,
+                outcome=Outcome.HIT if reused else Outcome.MISS,
+                slot=None,
+                action=action,
+                reason="a reason",
+                first_byte_ms=20.0,
+                added_ms=5.0,
+                total_ms=100.0,
+            )
+        )
+    store.close()
+    with sqlite3.connect(path) as db:
+        db.row_factory = sqlite3.Row
+        yield db
+    db.close()
+
+
+QUERIES = [query.strip() for block in blocks("sql") for query in block.split(";") if query.strip()]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_queries_run(database: sqlite3.Connection, query: str) -> None:
+    assert database.execute(query).fetchall()
+
+
+def test_the_totals_are_explained(database: sqlite3.Connection) -> None:
+    totals = database.execute("SELECT * FROM totals").fetchone()
+    sentence = README.partition("The view `totals` has one row:")[2].partition(".")[0]
+    assert spans(sentence) == list(totals.keys())
+    assert (totals["evaluated"], totals["alone_evaluated"]) == (1100, 1960)
