@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toki.flags import ServerFlags
-from toki.flags import local_flags
+from toki.flags import is_loopback
+from toki.flags import local_process
 from toki.flags import parse_flags
+from toki.flags import process_flags
 
 
 @pytest.mark.parametrize(
@@ -47,6 +49,9 @@ from toki.flags import parse_flags
         ("--checkpoint-min-step 256", {"checkpoint_min_step": 256}),
         ("-b 64 -ub 32", {"batch": 64, "ubatch": 32}),
         ("--batch-size 64 --ubatch-size 32", {"batch": 64, "ubatch": 32}),
+        ("-ctk q8_0 --cache-type-v q4_0", {"cache_type_k": "q8_0", "cache_type_v": "q4_0"}),
+        ("-md draft.gguf", {"draft_model": "draft.gguf"}),
+        ("-hfd user/draft --spec-type draft-mtp", {"draft_repo": "user/draft", "spec_type": "draft-mtp"}),
         ("--context-shift", {"context_shift": True}),
         ("--no-context-shift", {"context_shift": False}),
         ("-np 8k", {"parallel": 8}),  # as C reads it
@@ -113,6 +118,11 @@ def process(proc: Path, pid: int, words: list[str], env: str, sockets: list[int]
         (proc / f"{pid}" / "fd" / f"{inode}").symlink_to(f"socket:[{inode}]")
 
 
+def local_flags(url: str, proc: Path) -> ServerFlags | None:
+    found = local_process(url, proc)
+    return None if found is None else process_flags(found)
+
+
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 LISTENING = (
     "   0: {address}:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 {inode} 1 0 100\n"
@@ -131,7 +141,7 @@ def proc(tmp_path: Path) -> Path:
 
 
 def test_the_process_that_listens(proc: Path) -> None:
-    env = "LLAMA_ARG_CTX_SIZE=512\0LLAMA_ARG_N_PARALLEL=3\0PATH=/bin\0"
+    env = "LLAMA_ARG_CACHE_RAM\0LLAMA_ARG_CTX_SIZE=512\0LLAMA_ARG_N_PARALLEL=3\0PATH=/bin\0"
     process(proc, 10, ["/usr/bin/llama-server", "-np", "2", "--api-key", "k"], env, [77])
     expected = ServerFlags(parallel=2, ctx=512)
     for url in ("http://127.0.0.1:8080", "http://localhost:8080/prefix", "http://[::1]:8080", "http://127.0.0.9:8080"):
@@ -181,3 +191,11 @@ def test_a_process_that_ended_meanwhile(proc: Path) -> None:
     process(proc, 10, ["llama-server"], "", [77])
     (proc / "10" / "cmdline").unlink()
     assert local_flags("http://127.0.0.1:8080", proc) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "local"),
+    [("http://127.0.0.1:8080/v1", True), ("http://localhost", True), ("https://10.0.0.1:8080", False), ("", False)],
+)
+def test_loopback(url: str, local: bool) -> None:
+    assert is_loopback(url) is local

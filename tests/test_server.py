@@ -337,6 +337,25 @@ def test_odd_props_are_refused(change: dict[str, Any]) -> None:
         _props({**PROPS, **change})
 
 
+ARGS = ["llama-server", "-np", "2"]
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ([{"id": "other"}, {"id": "one", "status": {"args": ARGS}}], tuple(ARGS)),
+        ([{"id": "x", "aliases": ["one"], "status": {"args": ARGS}}], tuple(ARGS)),
+        ([{"id": "x", "aliases": "one", "status": {"args": ARGS}}], ()),
+        ([{"id": "one", "status": {"args": ["a", 3]}}], ()),
+        ([{"id": "one", "status": "loaded"}, 3], ()),
+        (None, ()),
+    ],
+)
+def test_the_command_line_that_a_router_names(entries: Any, expected: tuple[str, ...]) -> None:
+    with wire(lambda *_: http({"data": entries})) as server, backend(server.url) as made:
+        assert made.arguments(AUTH, TIMEOUT, "one") == expected
+
+
 def test_slots_are_read() -> None:
     never = {"id": 3, "n_ctx": 2048, "is_processing": False}
     used = {**never, "id": 0, "id_task": 17, "n_prompt_tokens": 0, "is_processing": True}

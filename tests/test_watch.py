@@ -23,7 +23,6 @@ from toki.engine.rules import Known
 from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.watch import Watch
-from toki.watch import known_rules
 
 GOOD = Auth("Bearer good")
 BAD = Auth("Bearer bad")
@@ -32,15 +31,15 @@ BAD = Auth("Bearer bad")
 class Bench:
     """A watch on a scripted server, and what it told."""
 
-    def __init__(self, script: Scripted, executor: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, script: Scripted, executor: ThreadPoolExecutor, model: str = "", flags: str = "-np 4 -cram 0"
+    ) -> None:
         self.script = script
         self.events: list[Event] = []
         self.complaints = Complaints(logging.getLogger("test"))
         self._executor = executor
         self.backend = LlamaServerBackend(script.url)
-        self.watch = Watch(
-            script.url, self.backend, "", "-np 4 -cram 0", self._submit, self.events.append, self.complaints
-        )
+        self.watch = Watch(script.url, self.backend, model, flags, self._submit, self.events.append, self.complaints)
 
     async def _submit(self, call: Any, *args: Any, **kwargs: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._executor, partial(call, *args, **kwargs))
@@ -79,7 +78,7 @@ async def test_the_server_is_learnt_at_first_use_and_left_alone_when_nothing_is_
     (restarted,) = bench.told(Restarted)
     assert (restarted.total_slots, restarted.n_ctx) == (4, 4096)
     assert [slot.task for slot in restarted.slots] == [-1, -1, -1, 5]
-    assert restarted.known == Known(unified=False, ram=0)
+    assert restarted.known == Known(unified=False, idle_save=False, ram=0, sps=0.1)
     bench.end()
     await bench.idle()
     assert all(headers.get("Authorization") == "Bearer good" for _, headers in bench.script.calls)
@@ -249,6 +248,32 @@ async def test_a_router_is_known_but_has_no_slots_of_its_own(bench: Bench) -> No
     assert bench.script.count("/slots") == 0
 
 
+async def test_a_router_names_the_flags_of_its_model(bench: Bench) -> None:
+    args = ["llama-server", "-np", "4", "-sps", "0.5"]
+    bench.script.answers["/v1/models"] = lambda *_: (200, {"data": [{"id": "one", "status": {"args": args}}]})
+    with ThreadPoolExecutor(4) as executor:
+        of_model = Bench(bench.script, executor, model="one", flags="")
+        of_model.watch.arrived(GOOD)
+        await until(lambda: of_model.told(Restarted))
+        assert of_model.told(Restarted)[0].known == Known(unified=False, idle_save=True, sps=0.5)
+        of_model.end()
+        await bench.idle()
+        of_model.backend.close()
+
+
+async def test_a_router_that_names_no_flags(bench: Bench) -> None:
+    bench.script.answers["/v1/models"] = lambda *_: (500, {})
+    with ThreadPoolExecutor(4) as executor:
+        of_model = Bench(bench.script, executor, model="one", flags="")
+        of_model.watch.arrived(GOOD)
+        await until(lambda: of_model.told(Restarted))
+        assert of_model.told(Restarted)[0].known == Known()
+        assert of_model.complaints.total("/v1/models: GET /v1/models: status 500") == 1
+        of_model.end()
+        await bench.idle()
+        of_model.backend.close()
+
+
 async def test_a_fault_does_not_end_the_watch(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.watch.arrived(GOOD)
     await until(lambda: bench.watch.known)
@@ -259,20 +284,3 @@ async def test_a_fault_does_not_end_the_watch(bench: Bench, monkeypatch: pytest.
     await until(lambda: len(bench.told(Looked)) > looks)
     bench.watch.close()
     await bench.idle()
-
-
-@pytest.mark.parametrize(
-    ("flags", "known"),
-    [
-        ("", Known()),
-        ("-np 4", Known(unified=False)),
-        ("-np 4 -kvu", Known(unified=True)),
-        ("-np -1", Known()),
-        ("--cache-ram 0", Known(ram=0)),
-        ("--cache-ram 64 --no-cache-idle-slots", Known(idle_save=False)),
-        ("-sps 0.5 -ub 64 --swa-full", Known(sps=0.5)),
-        ("-m 'a model.gguf' --unheard-of", Known()),
-    ],
-)
-def test_known_rules(flags: str, known: Known) -> None:
-    assert known_rules(flags, "http://192.0.2.1:8080") == known

@@ -71,6 +71,11 @@ class ServerFlags:
     batch: int | None = _value(_int, "-b --batch-size", "BATCH")
     ubatch: int | None = _value(_int, "-ub --ubatch-size", "UBATCH")
     context_shift: bool | None = _switch("--context-shift", "--no-context-shift", "CONTEXT_SHIFT")
+    cache_type_k: str | None = _value(str, "-ctk --cache-type-k", "CACHE_TYPE_K")
+    cache_type_v: str | None = _value(str, "-ctv --cache-type-v", "CACHE_TYPE_V")
+    draft_model: str | None = _value(str, "-md --model-draft --spec-draft-model", "SPEC_DRAFT_MODEL")
+    draft_repo: str | None = _value(str, "-hfd -hfrd --hf-repo-draft --spec-draft-hf", "SPEC_DRAFT_HF_REPO")
+    spec_type: str | None = _value(str, "--spec-type", "SPEC_TYPE")
 
 
 def parse_flags(argv: Sequence[str], env: Mapping[str, str]) -> ServerFlags:
@@ -93,11 +98,11 @@ def parse_flags(argv: Sequence[str], env: Mapping[str, str]) -> ServerFlags:
     return ServerFlags(**values)
 
 
-def local_flags(base_url: str, proc: Path = Path("/proc")) -> ServerFlags | None:
-    """The flags of the llama-server that answers `base_url`, read from its process.
+def local_process(base_url: str, proc: Path = Path("/proc")) -> Path | None:
+    """The directory in `proc` of the llama-server that answers `base_url`.
 
     None where that can't be known: another machine, another system than Linux, a process of another user, a container's
-    port, or something that is no llama-server. Nothing else of the process is kept (its key may be among its words).
+    port, or something that is no llama-server.
     """
     port = _loopback_port(base_url)
     if port is None:
@@ -105,12 +110,22 @@ def local_flags(base_url: str, proc: Path = Path("/proc")) -> ServerFlags | None
     sockets = {f"socket:[{inode}]" for inode in _listening(proc, port)}
     for process in proc.glob("[0-9]*"):
         if sockets and not sockets.isdisjoint(_open_files(process)):
-            argv = _words(process / "cmdline")
-            if not _is_llama_server(argv):
-                return None
-            env = dict(word.split("=", 1) for word in _words(process / "environ") if word.startswith("LLAMA_ARG_"))
-            return parse_flags(argv[1:], env)
+            return process if _is_llama_server(_words(process / "cmdline")) else None
     return None
+
+
+def process_flags(process: Path) -> ServerFlags:
+    """The flags of a llama-server whose directory in /proc is given.
+
+    Nothing else of the process is kept: its key may be among its words.
+    """
+    pairs = (word.partition("=") for word in _words(process / "environ") if word.startswith("LLAMA_ARG_"))
+    return parse_flags(_words(process / "cmdline")[1:], {name: value for name, _, value in pairs})
+
+
+def is_loopback(base_url: str) -> bool:
+    """Whether the server is one of this machine."""
+    return _loopback_port(base_url) is not None
 
 
 def _loopback_port(base_url: str) -> int | None:

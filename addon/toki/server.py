@@ -113,6 +113,20 @@ class LlamaServerBackend:
             raise ServerError("/slots: the answer is no list", 200)
         return tuple(_slot(_mapping(slot, "/slots")) for slot in answer)
 
+    def arguments(self, auth: Auth, timeout: float, model: str) -> tuple[str, ...]:
+        """The command line that a router names for one of its models; empty where it names none."""
+        answer = _mapping(self._look("GET", self._base, "/v1/models", auth, timeout), "/v1/models")
+        entries = answer.get("data")
+        for entry in entries if isinstance(entries, list) else []:
+            if not isinstance(entry, dict):
+                continue
+            aliases, status = entry.get("aliases"), entry.get("status")
+            words = status.get("args") if isinstance(status, dict) else None
+            named = [entry.get("id"), *(aliases if isinstance(aliases, list) else [])]
+            if model in named and isinstance(words, list) and all(isinstance(word, str) for word in words):
+                return tuple(words)
+        return ()
+
     def tokenize(
         self,
         content: str | Sequence[int | str],

@@ -8,7 +8,6 @@ prefill. A look wakes a sleeping server, so none is taken while nothing is in fl
 from __future__ import annotations
 
 import asyncio
-import shlex
 import time
 from collections.abc import Awaitable
 from collections.abc import Callable
@@ -20,8 +19,7 @@ from toki.engine.events import Looked
 from toki.engine.events import Restarted
 from toki.engine.events import SlotView
 from toki.engine.rules import Known
-from toki.flags import local_flags
-from toki.flags import parse_flags
+from toki.facts import find_out
 from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.server import Props
@@ -219,7 +217,7 @@ class Watch:
         if restarted:
             self._highest = -1
             self._slots_shown = True
-            known = await self._submit(known_rules, self._flags, self._url)
+            known = await self._submit(find_out, self._flags, await self._arguments(), self._url, props)
             looked = await self._look()
         if doubts != self._doubts:
             return  # what was learnt may be of the server before
@@ -230,6 +228,17 @@ class Watch:
         if restarted:
             slots = None if looked is None else looked.slots
             self._tell(Restarted(time.monotonic(), props.total_slots, props.n_ctx, known, slots))
+
+    async def _arguments(self) -> tuple[str, ...]:
+        """The command line of a router's model."""
+        if not self._model:
+            return ()
+        try:
+            words: tuple[str, ...] = await self._submit(self._backend.arguments, self._auth, TIMEOUT, self._model)
+        except ServerError as error:
+            self._complaints.tell(f"/v1/models: {error}", f"can't see the flags of a router's model: {error}")
+            return ()
+        return words
 
     def _is_another(self, looked: Looked) -> bool:
         """Whether these slots belong to another server process than those seen before; notes them if not."""
@@ -243,23 +252,3 @@ class Watch:
 
     def _failed(self, route: str, error: ServerError) -> None:
         self._complaints.tell(f"{route}: {error}", f"can't learn about the server, requests pass as they came: {error}")
-
-
-def known_rules(flags: str, url: str) -> Known:
-    """What decides reuse among the server's flags: as the user gave them, else as its process on this machine shows.
-
-    Only what was given counts; defaults differ between builds and are left to observation. An explicit number of slots
-    leaves the KV cache split unless it is said to be unified (llama.cpp PR #16736).
-    """
-    found = parse_flags(shlex.split(flags), {}) if flags else local_flags(url)
-    if found is None:
-        return Known()
-    unified = found.kv_unified
-    if unified is None and found.parallel is not None and found.parallel > 0:
-        unified = False
-    return Known(
-        unified=unified,
-        idle_save=found.cache_idle_slots,
-        ram=0 if found.cache_ram_mib == 0 else None,
-        sps=found.slot_prompt_similarity,
-    )

@@ -27,7 +27,9 @@ from servers import start
 from servers import tiny_model
 from toki.engine.events import SlotView
 from toki.flags import ServerFlags
-from toki.flags import local_flags
+from toki.flags import local_process
+from toki.flags import parse_flags
+from toki.flags import process_flags
 from toki.server import EMBED_BATCH
 from toki.server import Auth
 from toki.server import LlamaServerBackend
@@ -195,6 +197,8 @@ def test_a_router_is_asked_for_a_model_but_never_made_to_load_it(router: str) ->
         for look_up in look_ups:
             look_up()
         assert backend.props(NOBODY, PATIENCE, "tiny").total_slots == 1
+        assert parse_flags(backend.arguments(NOBODY, PATIENCE, "tiny"), {}) == ServerFlags(parallel=1, ctx=256)
+        assert backend.arguments(NOBODY, PATIENCE, "other") == ()
     finally:
         backend.close()
 
@@ -219,16 +223,19 @@ def test_a_server_that_was_killed() -> None:
 
 def test_the_flags_of_a_server_on_this_machine(server: LlamaServer) -> None:
     """Only llama-server's own process shows them; the other build runs inside Python."""
-    found = local_flags(server.url)
+    process = local_process(server.url)
     if server.build == "skulk":
-        assert found == ServerFlags(parallel=2, ctx=1024, kv_unified=False, cache_ram_mib=8, swa_full=True)
+        assert process is not None
+        assert process_flags(process) == ServerFlags(
+            parallel=2, ctx=1024, kv_unified=False, cache_ram_mib=8, swa_full=True
+        )
     else:
-        assert found is None
+        assert process is None
 
 
 def test_no_flags_of_something_else() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        assert local_flags(f"http://127.0.0.1:{listener.getsockname()[1]}") is None
+        assert local_process(f"http://127.0.0.1:{listener.getsockname()[1]}") is None
 
 
 @pytest.mark.parametrize("build", BUILDS)

@@ -7,8 +7,12 @@ Builds that behave differently are other Rules, not ifs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from dataclasses import replace
+from typing import TypeVar
 
 from toki.engine.window import Window
+
+T = TypeVar("T")
 
 UNLIMITED = 1 << 62
 
@@ -44,27 +48,26 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is said of a server's flags, and how likely ever; None: nothing. Sizes are in tokens."""
+    """What is said of a server's flags; None: nothing. Sizes are in tokens."""
 
     unified: bool | None = None
     idle_save: bool | None = None
     ram: int | None = None
     ram_entry: int = 0
     sps: float | None = None
-    window: int | None = None
-    batch: int = 512
+    window: Window | None = None  # None: full attention, as far as is known
 
 
 def hypotheses(total_slots: int, n_ctx: int, known: Known) -> list[Rules]:
-    """The Rules that a server may follow, the likeliest first: those that are `known`, then others, since what is known
-    may be wrong or of another server.
+    """The Rules that a server may follow, the likeliest first: those as `known`, then all others, for what is said may
+    be of another server, or of another build.
 
     `n_ctx` is the context of one slot. A single slot is never told apart as unified or not: it makes no difference but
-    for its name. Where the RAM cache is off, nothing is saved at a launch. Beside the default two thresholds are tried
-    that people set: off, and what was the default until 2025-09 (PR #15913).
+    for its name. Where the RAM cache is off, nothing is saved at a launch. Beside the default `sps` two thresholds are
+    tried that people set: off, and what was the default until 2025-09 (PR #15913).
     """
-    size = known.ram or UNLIMITED
-    tried = [
+    windows = [replace(known.window, thins=thins) for thins in (True, False)] if known.window else [None]
+    found = [
         Rules(
             n_slots=total_slots,
             n_ctx=n_ctx,
@@ -74,30 +77,25 @@ def hypotheses(total_slots: int, n_ctx: int, known: Known) -> list[Rules]:
             ram=ram,
             ram_entry=known.ram_entry,
             sps=sps,
-            window=known.window or 0,
-            window_cells=_window_cells(known, total_slots if unified else 1),
-            batch=known.batch,
+            window=window and replace(window, sharing=total_slots if unified else 1),
         )
-        for sps in _first(known.sps, (0.1, 0.0, 0.5))
-        for ram in _first(known.ram, (size, 0))
-        for save in (_first(known.idle_save, (True, False)) if ram else [False])
-        for unified in _first(known.unified, (True, False) if total_slots > 1 else (True,))
+        for sps in _first(known.sps, 0.1, 0.0, 0.5)
+        for ram in _first(known.ram, known.ram or UNLIMITED, 0)
+        for save in (_first(known.idle_save, True, False) if ram else [False])
+        for unified in (_first(known.unified, True, False) if total_slots > 1 else [known.unified is not False])
+        for window in windows
     ]
-    return sorted(tried, key=lambda rules: _strange(rules, known))
+    return sorted(found, key=lambda rules: _deviations(rules, known))
 
 
-def _first(known: Value | None, usual: Iterable[Value]) -> list[Value]:
+def _first(known: T | None, *usual: T) -> list[T]:
     """What is known, then what is usual."""
     return list(dict.fromkeys(usual if known is None else (known, *usual)))
 
 
-def _strange(rules: Rules, known: Known) -> int:
-    """How many things are other than known. A size of the RAM cache says nothing where there is none."""
+def _deviations(rules: Rules, known: Known) -> int:
+    """How many things are other than said. Where there is no RAM cache, nothing is saved whatever was said."""
+    saves = known.idle_save if rules.ram else None
+    said = (known.unified, saves, known.ram, known.sps)
     found = (rules.unified, rules.idle_save, rules.ram, rules.sps)
-    said = (known.unified, known.idle_save if rules.ram else None, known.ram, known.sps)
     return sum(one is not None and one != other for one, other in zip(said, found, strict=True))
-
-
-def _window_cells(known: Known, sharing: int) -> int:
-    """Positions that the window layers have room for, shared by so many slots (llama-kv-cache-iswa.cpp)."""
-    return -(-(known.window * sharing + known.batch) // 256) * 256 if known.window else 0
