@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
+from functools import partial
 
 from toki.engine.contents import UNKNOWN
 from toki.engine.contents import Contents
@@ -44,6 +45,7 @@ from toki.engine.events import Send
 from toki.engine.events import Span
 from toki.engine.history import History
 from toki.engine.policy import MARGIN
+from toki.engine.policy import Priced
 from toki.engine.policy import Prices
 from toki.engine.policy import Primer
 from toki.engine.policy import Returns
@@ -87,6 +89,7 @@ class Flight:
     launched: bool = False  # its launch was applied to the beliefs
     misread: bool = False  # it was launched with tokens that the server's figures contradict
     measured: Measured = field(default_factory=Measured)
+    trial: Span | None = None  # it tries whether `id_slot` is honoured: reuse if not
     overlapped: bool = False  # others were under way between its release and its end
     primed: int | None = None  # the slot that a primer was sent to for it
     left: float | None = None  # when its client went away; the server may not have noticed yet
@@ -137,6 +140,7 @@ class Engine:
         self._conversations = Conversations(self._contents)
         self._beliefs: list[Belief] = []
         self._actions = Actions()
+        self._honoured: dict[str, bool] = {}  # whether endpoints that may ignore `id_slot` do, where it was tried
         self._prices = Prices()
         self._steps: deque[Step] = deque()
         self._replies: dict[int, tuple[Held, Held]] = {}  # ended request -> its prompt, and what its slot then held
@@ -302,6 +306,7 @@ class Engine:
         flight.ended = event.at
         flight.measured = event.measured
         self._check_length(flight)
+        self._conclude_trial(flight)
         if event.sent if isinstance(event, Gone) else event.status == 200:
             self._place(flight)
         self._steps.append(Step(flight, event))
@@ -313,6 +318,21 @@ class Engine:
             self._conversations.forget(flight.prompt)
             flight.prompt = None
             flight.misread = flight.launched
+
+    def _conclude_trial(self, flight: Flight) -> None:
+        """Only a slot that was honoured explains the reuse that was predicted for it: the two are far apart."""
+        ignored, decision, reused = flight.trial, flight.decision, flight.measured.reused
+        if ignored is None or decision.predicted is None:
+            return
+        flight.trial = None
+        honoured = reused is not None and decision.predicted.low <= reused <= decision.predicted.high
+        if not honoured:  # what was predicted was for the other case
+            flight.decision = replace(decision, id_slot=None, predicted=None)
+        if honoured or (reused is not None and ignored.low <= reused <= ignored.high):
+            self._honoured[flight.ask.endpoint] = honoured
+        elif flight.prompt is not None:  # it may have landed anywhere
+            self._conversations.forget(flight.prompt)
+            flight.prompt = None
 
     def _replied(self, event: Replied) -> list[Command]:
         known = self._replies.pop(event.key, None)
@@ -330,6 +350,8 @@ class Engine:
     def _looked(self, event: Looked) -> list[Command]:
         """Compare a look with the beliefs, where nothing has changed since it was asked for."""
         if event.asked_at <= self._changed_at or self._steps:
+            return []
+        if any(flight.trial is not None for flight in self._flights.values()):
             return []
         self._let_go(event)
         busy = sum(view.busy for view in event.slots)
@@ -404,32 +426,44 @@ class Engine:
             for conversation in self._conversations.recent.values()
             if conversation.key != flight.thread
         ]
-        priced = options(
-            belief.base,
-            self._wish(flight),
-            Returns(belief.base, wants),
-            self._prices,
-            pins=pins,
-            swaps=swaps,
-            primers=may_prime,
-            honours_slot=ask.honours_slot,
+        priced_as = partial(
+            options, belief.base, self._wish(flight), Returns(belief.base, wants), self._prices, pins=pins, swaps=swaps
         )
+
+        def choose(priced: Sequence[Priced]) -> Priced:
+            if self._mode is Mode.PIN:
+                return priced[-1]
+            return cheapest(priced, MARGIN * prompt.length * self._prices.evaluate)
+
+        priced = priced_as(primers=may_prime, honours_slot=self._honours(ask))
         if not priced:
             return replace(passed, reason="all slots are busy"), None
-        if self._mode is Mode.PIN:
-            best = priced[-1]
-        else:
-            best = cheapest(priced, MARGIN * prompt.length * self._prices.evaluate)
+        best, tries = choose(priced), ""
+        if self._may_try(flight):
+            tried = priced_as(honours_slot=True)
+            pinned, ignored = choose(tried), tried[0].launch.reuse
+            if pinned.launch.reuse.low > ignored.high:
+                priced, best, flight.trial = tried, pinned, ignored
+                tries = f"; tries whether {ask.endpoint} honours id_slot"
         decision = replace(
             passed,
             action=best.plan.action,
             slot=best.launch.slot,
             id_slot=best.plan.id_slot,
             predicted=best.launch.reuse,
-            reason=_reason(priced[0].option, best.option),
+            reason=_reason(priced[0].option, best.option) + tries,
             options=tuple(one.option for one in priced),
         )
         return decision, best.plan.primer
+
+    def _honours(self, ask: Ask) -> bool:
+        return self._honoured.get(ask.endpoint, ask.honours_slot)
+
+    def _may_try(self, flight: Flight) -> bool:
+        """Whether to find out if an endpoint honours `id_slot`: once, with a request that is alone and would gain by
+        it. A server that ignores the key does with it what it does without."""
+        ask = flight.ask
+        return not ask.honours_slot and ask.endpoint not in self._honoured and not self._flights
 
     def _why_not(self, flight: Flight, event: Arrived) -> str:
         """Why a request must leave as it came, in plain words; "" where it may be steered."""
@@ -440,7 +474,7 @@ class Engine:
             return ask.fixed
         if flight.prompt is None:
             return ask.unknown or "its tokens are not known"
-        if not ask.honours_slot and self._mode is Mode.PIN:
+        if not self._honours(ask) and not self._may_try(flight) and self._mode is Mode.PIN:
             return f"{ask.endpoint} ignores id_slot"
         if belief is None:
             return "the server is not known yet"
@@ -530,10 +564,10 @@ class Engine:
         A plain answer's headers come only at its end, so plain requests that were released earlier are taken to have
         launched in that order; a stream of which no headers were seen has not launched.
         """
-        if flight.placed:
+        if flight.placed or flight.trial is not None:
             return
         for other in self._flights.values():
-            if other is flight or (not other.placed and not other.ask.stream):
+            if other is flight or not (other.placed or other.ask.stream or other.trial is not None):
                 other.placed = True
                 self._steps.append(Step(other))
             if other is flight:
