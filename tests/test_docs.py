@@ -9,6 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from toki import addon
+from toki import defaults
+from toki import exchange
+from toki.engine import conversations
+from toki.engine import core
+from toki.engine import history
+from toki.engine import policy
+from toki.engine import trust
 from toki.engine.events import Action
 from toki.engine.events import Mode
 from toki.engine.events import Outcome
@@ -107,6 +115,32 @@ def test_modes_are_explained() -> None:
 def test_actions_and_outcomes_are_explained() -> None:
     section = README.partition("## What is recorded")[2].partition("\n## ")[0]
     assert {*Action, *Outcome} <= set(spans(section))
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        ("README.md", f"save more than {100 * policy.MARGIN:g} % of the prompt's full price"),
+        ("README.md", f"at most {1000 * exchange.MOMENT:g} ms of waiting"),
+        ("README.md", f"every {1000 * exchange.GLANCE:g} ms during that wait"),
+        ("README.md", f"a millisecond more for each {exchange.BYTES_PER_MS / 1024:g} KiB of body"),
+        ("README.md", f"each of at most {policy.LONGEST_PRIMER / 1000:g} s, as predicted"),
+        ("README.md", f"extends at least {100 * conversations.CONTINUES:g} %"),
+        ("README.md", f"become {defaults.SILENCE / 3600:g} hours"),
+        ("docs/architecture.md", f"waits for at most {1000 * exchange.MOMENT:g} ms"),
+        ("docs/architecture.md", f"`toki` ({addon.THREADS} of them)"),
+        ("docs/decisions.md", f"The history keeps {history.MOST_REQUESTS} entries"),
+    ],
+)
+def test_figures_are_those_of_the_code(page: str, said: str) -> None:
+    assert said in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_words_for_figures_are_true() -> None:
+    assert trust.ENOUGH == 3, "README: after three right predictions; decisions: at least three times"
+    assert trust.WRONG == 4, "decisions: a wrong one counts four times"
+    assert core.MOST_PRIMERS == 2, "README: up to two primers"
+    assert core.FOREIGN_PAUSE == 60, "README: steers nothing for a minute"
 
 
 @pytest.fixture(scope="module")
