@@ -1,16 +1,14 @@
-"""Judges recorded events: what toki predicted of each request against what was measured, and a naive belief beside it.
+"""Judges an event log: what toki predicted of each request against what was measured, and a naive belief beside it.
 
 The engine is replayed, since the predicted range stands in no row. What it says then is what it said live: it is pure.
+The log shows no token, but lists share the prefixes in it that they had: so the naive belief can be replayed as well.
 """
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 from pathlib import Path
-from typing import Any
 
 from toki.engine.core import Engine
 from toki.engine.events import Action
@@ -22,9 +20,12 @@ from toki.engine.events import Gone
 from toki.engine.events import Read
 from toki.engine.events import Record
 from toki.engine.events import Replied
+from toki.engine.events import Restarted
 from toki.engine.events import Span
 from toki.engine.rules import Rules
 from toki.engine.tokens import Tokens
+from toki.eventlog import Made
+from toki.eventlog import read
 
 LAUNCH_S = 0.05  # within which a request that does not stream is taken to be launched: nothing shows when it was
 
@@ -41,7 +42,10 @@ class Verdict:
     slot: int | None
     action: Action
     reason: str
+    server: int  # which one of those that toki met, from 1; 0: none was known yet
     overlaps: bool  # between its release and its launch another request ended: no order can be known
+    since_left: int | None  # how many requests after one whose client left; None: none has
+    since_copies: int | None  # how many requests after one with n > 1
     rules: Rules | None  # of the leading hypothesis at the request's end
     trusted: bool
 
@@ -63,49 +67,63 @@ class Verdict:
         return self.naive is not None and abs(self.naive - self.reused) <= share * self.prompt
 
 
-def verdicts(path: Path) -> list[Verdict]:
-    """The judgement of each request in a file of recording_addon.py, in the order of their ends."""
-    items = list(_read(path))
-    overlapping = _overlapping([item for item in items if not isinstance(item, tuple)])
+def verdicts(path: Path) -> tuple[list[Verdict], list[str]]:
+    """The judgement of each request in the event log of one toki before one server, in the order of their ends.
+
+    And the faults of its engines: after one of them toki makes a new engine. Raises ValueError for no event log.
+    """
+    with path.open("rb") as file:
+        entries = list(read(file))
+    overlapping = _overlapping([entry.event for entry in entries if not isinstance(entry, Made)])
     found: list[Verdict] = []
+    faults: list[str] = []
     engine: Engine | None = None
     naive = Naive()
-    for item in items:
-        if isinstance(item, tuple):
-            engine, naive = Engine(*item), Naive()
+    server = 0
+    left, copied = 0, 0  # keys of the latest request whose client left, and with n > 1
+    for entry in entries:
+        if isinstance(entry, Made):
+            engine, naive = Engine(entry.mode, entry.min_reuse), Naive()
             continue
         assert engine
         open_now = dict(engine._flights)  # the only place where the range of a request sent unread can be seen
-        naive.hear(item, engine)
-        for command in engine.handle(item):
+        event = entry.event
+        naive.hear(event, engine)
+        match event:
+            case Restarted():
+                server += 1
+            case Gone():
+                left = max(left, event.key)
+            case Arrived() | Read() if event.ask.children:
+                copied = max(copied, event.key)
+        try:
+            commands = engine.handle(event)
+        except Exception as error:  # whatever it is, it is what is to be told
+            faults.append(f"line {entry.number}, {type(event).__name__}: {error!r}")
+            continue
+        for command in commands:
             if not isinstance(command, Record) or command.measured.reused is None:
                 continue
-            measured, flight, belief = command.measured, open_now.get(command.key), engine.belief
+            key, measured, flight, belief = command.key, command.measured, open_now.get(command.key), engine.belief
             found.append(
                 Verdict(
-                    key=command.key,
+                    key=key,
                     prompt=measured.prompt_tokens or 0,
                     predicted=flight.decision.predicted if flight else None,
                     reused=command.measured.reused,
-                    naive=naive.beliefs.get(command.key),
+                    naive=naive.beliefs.get(key),
                     slot=command.slot,
                     action=command.action,
                     reason=command.reason,
-                    overlaps=command.key in overlapping,
+                    server=server,
+                    overlaps=key in overlapping,
+                    since_left=key - left if left and left < key else None,
+                    since_copies=key - copied if copied and copied < key else None,
                     rules=belief.rules if belief else None,
                     trusted=belief is not None and belief.trusted,
                 )
             )
-    return found
-
-
-def _read(path: Path) -> Iterator[Event | tuple[Any, ...]]:
-    with path.open("rb") as file:
-        while True:
-            try:
-                yield pickle.load(file)
-            except EOFError:
-                return
+    return found, faults
 
 
 def _overlapping(events: list[Event]) -> set[int]:

@@ -48,7 +48,6 @@ def mitmdump(
     *,
     script: Path | None = ADDON,
     options: Mapping[str, str] | None = None,
-    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Proxy]:
     """mitmdump in reverse mode before `upstream` (a URL) on a free port of the loopback interface.
 
@@ -70,7 +69,7 @@ def mitmdump(
             process = subprocess.Popen(
                 command,
                 cwd=where,
-                env=_without_proxies() | dict(environment or {}),
+                env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -106,8 +105,8 @@ def rows_of(db: Path, number: int) -> list[dict[str, Any]]:
     return found
 
 
-def _without_proxies() -> dict[str, str]:
-    """The environment without what would send mitmdump's own requests elsewhere, and without our own modules."""
+def _environment() -> dict[str, str]:
+    """Ours without what would send mitmdump's own requests elsewhere, and without our own modules."""
     kept = {name: value for name, value in os.environ.items() if not name.upper().endswith("_PROXY")}
     kept.pop("PYTHONPATH", None)
     return kept
