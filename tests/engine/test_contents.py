@@ -159,7 +159,7 @@ def ask(plain: Plain, place: int) -> Held:
 
 
 def may_follow(plain: Plain, held: Held, prompt: Held) -> tuple[int, int, int]:
-    """Least, likely and most common prefix, token by token: a guess is likely right, the unknown contradicts nothing."""
+    """Least, likely and most common prefix, token by token: guesses are likely right, what is unknown fits."""
     most = min(held.length, prompt.length)
     if held.place == UNKNOWN:
         return 0, 0, most

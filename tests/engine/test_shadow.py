@@ -189,7 +189,7 @@ ASKS = st.builds(
 ENDS = st.builds(End, which=st.integers(0, 4), kept=st.none() | st.none() | st.integers(0, 20))
 
 
-@examples(120)
+@examples(80)
 @given(flags=FLAGS, moves=st.lists(ASKS | ENDS, max_size=30))
 def test_shadow_and_literal_server_agree(flags: Flags, moves: list[Ask | End]) -> None:
     pair = Pair(flags)
@@ -218,7 +218,7 @@ class Guesser(Pair):
         return super().hold(ids[:length], length)
 
 
-@examples(60)
+@examples(40)
 @given(flags=FLAGS.map(lambda flags: replace(flags, n_ctx=None)), asks=st.lists(ASKS, max_size=20))
 def test_replies_that_are_revealed_count_as_known(flags: Flags, asks: list[Ask]) -> None:
     pair = Guesser(flags)

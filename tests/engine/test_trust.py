@@ -1,0 +1,232 @@
+"""Trust grows slowly with right predictions and goes fast with wrong ones; a look corrects what was believed."""
+
+from __future__ import annotations
+
+import pytest
+
+from toki.engine.contents import UNKNOWN
+from toki.engine.contents import Contents
+from toki.engine.contents import Held
+from toki.engine.events import Action
+from toki.engine.events import SlotView
+from toki.engine.rules import UNLIMITED
+from toki.engine.rules import Rules
+from toki.engine.shadow import Wish
+from toki.engine.timeline import Finished
+from toki.engine.timeline import Launched
+from toki.engine.tokens import Tokens
+from toki.engine.trust import CAP
+from toki.engine.trust import ENOUGH
+from toki.engine.trust import Actions
+from toki.engine.trust import Belief
+
+
+class Talk:
+    """A belief, told of requests one after another."""
+
+    def __init__(self, rules: Rules, slots: tuple[SlotView, ...] | None = ()) -> None:
+        self.contents = Contents()
+        self.belief = Belief(rules, self.contents, slots)
+        self.key = 0
+
+    def hold(self, ids: list[int]) -> Held:
+        return self.contents.hold(self.contents.add(Tokens.of(ids)), len(ids), len(ids))
+
+    def launch(self, ids: list[int], pin: int | None = None) -> int:
+        self.key += 1
+        held = self.hold(ids)
+        self.belief.timeline.take(Launched(self.key, Wish(self.key, held, pin), Wish(self.key, held)))
+        return self.key
+
+    def says(self, ids: list[int], reused: int, reply: int = 1, overlapped: bool = False) -> bool | None:
+        """A request, and what the server reported of it: the judgement."""
+        key = self.launch(ids)
+        right = self.belief.judge(key, reused, 0, overlapped)
+        self.belief.timeline.take(Finished(key, reply))
+        return right
+
+
+def view(number: int, n_tokens: int | None, *, busy: bool = False, task: int = 0) -> SlotView:
+    return SlotView(number, busy, n_tokens, task, 1000)
+
+
+SPLIT = Rules(n_slots=2, unified=False, idle_save=False, ram=0)
+
+
+def test_three_exact_predictions_make_trust() -> None:
+    talk = Talk(SPLIT)
+    assert [talk.belief.trusted] + [
+        (talk.says([*range(10 * n + 10)], max(10 * n, 0)), talk.belief.trusted)[1] for n in range(4)
+    ] == [False, False, False, True, True]
+
+
+def test_two_wrong_answers_end_it() -> None:
+    talk = Talk(SPLIT)
+    for n in range(30):
+        talk.says([*range(10 * n + 10)], 10 * n)
+    assert talk.belief.score == CAP
+    for n in range(30, 32):
+        assert talk.says([*range(10 * n + 10)], 0) is False
+    assert not talk.belief.trusted
+    assert talk.belief.errors > 1
+
+
+def test_errors_fade() -> None:
+    talk = Talk(SPLIT)
+    talk.says([*range(10)], 5)
+    before = talk.belief.errors
+    assert before == 1
+    talk.says([*range(20)], 10)
+    assert 0 < talk.belief.errors < before
+
+
+def test_an_overlapped_launch_says_less() -> None:
+    alone, overlapped = Talk(SPLIT), Talk(SPLIT)
+    alone.says([*range(10)], 5)
+    overlapped.says([*range(10)], 5, overlapped=True)
+    assert 0 < overlapped.belief.errors < alone.belief.errors
+
+
+def test_what_was_no_prediction_is_not_scored() -> None:
+    talk = Talk(SPLIT, (view(0, 50), view(1, 60)))
+    key = talk.launch([*range(100)])
+    launch = talk.belief.base.launches[key]
+    assert not launch.sure
+    assert talk.belief.judge(key, launch.reuse.high + 7, 0, overlapped=False) is None
+    assert (talk.belief.score, talk.belief.errors) == (0, 0)
+    assert talk.belief.judge(99, 5, 0, overlapped=False) is None
+
+
+def test_a_server_that_ran_before_may_hold_anything() -> None:
+    talk = Talk(Rules(n_slots=2), (view(0, 50), view(1, 0, task=-1)))
+    assert talk.belief.lengths() == [50, 0]
+    assert not talk.belief.base.ram_known
+    assert Talk(Rules(n_slots=2), (view(0, 0, task=-1), view(1, None, task=-1))).belief.base.ram_known
+    assert not Talk(Rules(n_slots=2), None).belief.base.ram_known
+
+
+def test_slots_that_are_not_there_are_ignored() -> None:
+    talk = Talk(SPLIT, (view(7, 50), view(0, 3)))
+    assert talk.belief.lengths() == [3, 0]
+
+
+# --- looks ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_look_that_agrees_changes_nothing() -> None:
+    talk = Talk(SPLIT)
+    talk.says([*range(10)], 0, reply=5)
+    before = list(talk.belief.base.slots)
+    assert talk.belief.compare([view(0, 0), view(1, 14), view(9, 3)])
+    assert talk.belief.base.slots == before
+    assert talk.belief.score == 1
+
+
+def test_a_busy_slot_and_one_without_a_figure_say_nothing() -> None:
+    talk = Talk(SPLIT)
+    talk.says([*range(10)], 0)
+    assert talk.belief.compare([view(0, 77, busy=True), view(1, None)])
+
+
+def test_a_reply_of_another_length_is_only_corrected() -> None:
+    talk = Talk(SPLIT)
+    talk.says([*range(10)], 0, reply=5)
+    assert talk.belief.compare([view(0, 0), view(1, 13)])
+    held = talk.belief.base.slots[1].held
+    assert held is not None
+    assert (held.certain, held.length) == (10, 13)
+
+
+def test_an_empty_slot_and_a_strange_one_are_believed_and_cost_trust() -> None:
+    talk = Talk(SPLIT)
+    talk.says([*range(10)], 0)
+    score = talk.belief.score
+    assert not talk.belief.compare([view(0, 333), view(1, 0)])
+    assert talk.belief.lengths() == [333, 0]
+    strange = talk.belief.base.slots[0].held
+    assert strange is not None
+    assert strange.place == UNKNOWN
+    assert talk.belief.score < score
+
+
+def test_contents_that_moved_are_recognised_by_their_length() -> None:
+    talk = Talk(SPLIT)
+    talk.says([*range(123)], 0)
+    held = talk.belief.base.slots[1].held
+    talk.belief.compare([view(0, 123)])
+    assert talk.belief.base.slots[0].held is held
+
+
+# --- the size of the RAM cache ------------------------------------------------------------------------------------------
+
+
+def conversations(talk: Talk, n: int) -> list[list[int]]:
+    """Prompts of 100 tokens with nothing in common, each sent once."""
+    prompts = [[*range(1000 * k, 1000 * k + 100)] for k in range(1, n + 1)]
+    for prompt in prompts:
+        talk.says(prompt, 0)
+    return prompts
+
+
+ONE_SLOT = Rules(n_slots=1)
+
+
+def test_an_entry_that_comes_back_proves_room() -> None:
+    talk = Talk(ONE_SLOT)
+    prompts = conversations(talk, 5)
+    assert talk.says([*prompts[1], 7], 100) is True  # behind it lie two more: itself, 3 and 4; then 5 was saved too
+    assert talk.belief.ram_low == 400
+    assert talk.belief.rules.ram == UNLIMITED
+
+
+def test_a_missing_entry_proves_that_there_was_none() -> None:
+    talk = Talk(ONE_SLOT)
+    prompts = conversations(talk, 9)
+    talk.says([*prompts[7], 7], 100)
+    low = talk.belief.ram_low
+    assert talk.says([*prompts[0], 7], 0) is False
+    rules = talk.belief.rules
+    assert low <= rules.ram < 900
+    assert talk.belief.base.rules is talk.belief.alone.rules is rules
+    assert sum(entry.length for entry in talk.belief.base.ram) <= rules.ram
+    assert talk.belief.errors == 0  # the hypothesis stands; its size was unknown
+
+
+def test_before_any_entry_came_back_there_may_be_no_ram_cache() -> None:
+    talk = Talk(ONE_SLOT)
+    prompts = conversations(talk, 5)
+    assert talk.says([*prompts[1], 7], 0) is False
+    assert talk.belief.rules.ram == UNLIMITED
+    assert talk.belief.errors == 1
+
+
+# --- actions -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_action_that_does_not_keep_its_promise_is_dropped() -> None:
+    actions = Actions()
+    for _ in range(10):
+        actions.judge(Action.SWAPPED, right=True)
+    wrong = 0
+    while actions.usable(Action.SWAPPED):
+        actions.judge(Action.SWAPPED, right=False)
+        wrong += 1
+    assert wrong == ENOUGH
+    assert actions.usable(Action.PINNED)
+    actions.judge(Action.SWAPPED, right=True)
+    assert actions.usable(Action.SWAPPED)
+
+
+def test_passing_is_always_possible() -> None:
+    actions = Actions()
+    for _ in range(10):
+        actions.judge(Action.PASSED, right=False)
+    assert actions.usable(Action.PASSED)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_every_action_starts_usable(right: bool) -> None:
+    actions = Actions()
+    assert all(actions.usable(action) for action in Action)
+    actions.judge(Action.PINNED, right)
+    assert actions.usable(Action.PINNED)
