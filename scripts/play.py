@@ -72,6 +72,7 @@ class Played:
     reply_tokens: int | None
     slot: int | None
     aborted: bool
+    finish: str | None  # why the answer ended, in the words of its endpoint; None: it does not say
 
 
 def play(
@@ -167,7 +168,31 @@ def _read(answer: HTTPResponse, request: Request, form: Form, path: str, sent_at
         reply_tokens=measured.reply_tokens,
         slot=measured.slot,
         aborted=aborted,
+        finish=finish_reason(payloads or [bytes(whole)]) if answer.status == 200 else None,
     )
+
+
+def finish_reason(payloads: Iterable[bytes]) -> str | None:
+    """Why the (first) answer ended, in the words of its endpoint; None where it was cut short.
+
+    /v1/responses does not say it: always None.
+    """
+    found = None
+    for payload in payloads:
+        try:
+            chunk = json.loads(payload)
+        except ValueError:  # "[DONE]", or the part of a plain answer that came before its client left
+            continue
+        item = chunk[0] if isinstance(chunk, list) else chunk
+        choices, delta = item.get("choices") or [{}], item.get("delta")
+        told = (
+            choices[0].get("finish_reason"),
+            item.get("stop_reason"),
+            delta.get("stop_reason") if isinstance(delta, dict) else None,
+            item.get("stop_type"),  # "none" until the end
+        )
+        found = next((reason for reason in told if reason and reason != "none"), found)
+    return found
 
 
 def first_reply(payloads: Iterable[bytes]) -> str:

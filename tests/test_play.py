@@ -1,9 +1,10 @@
-"""The reading of several answers to one request, which toki's own meters rightly refuse to sum up."""
+"""What is read of an answer beside its figures: the first of several texts, and why it ended."""
 
 from __future__ import annotations
 
 import pytest
 
+from play import finish_reason
 from play import first_reply
 
 
@@ -25,3 +26,23 @@ from play import first_reply
 )
 def test_the_first_of_several_answers(payloads: list[bytes]) -> None:
     assert first_reply(payloads) == "yes"
+
+
+@pytest.mark.parametrize(
+    ("payloads", "reason"),
+    [
+        ([b'{"choices": [{"finish_reason": "stop"}]}'], "stop"),
+        ([b'{"choices": [{"finish_reason": null}]}', b'{"choices": [{"finish_reason": "length"}]}', b"[DONE]"], "length"),
+        ([b'{"choices": [{"finish_reason": "stop"}]}', b'{"choices": [], "usage": {}}'], "stop"),
+        ([b'{"stop_type": "none"}', b'{"stop_type": "limit"}'], "limit"),
+        ([b'[{"stop_type": "eos"}, {"stop_type": "limit"}]'], "eos"),
+        ([b'{"stop_reason": "end_turn"}'], "end_turn"),
+        ([b'{"delta": {"stop_reason": "max_tokens"}}', b'{"type": "message_stop"}'], "max_tokens"),
+        ([b'{"delta": "a piece of text", "type": "response.output_text.delta"}'], None),
+        ([b'{"choices": [{"finish_reason": null}]}'], None),
+        ([b'{"choices": [{"fini'], None),
+        ([], None),
+    ],
+)
+def test_why_an_answer_ended(payloads: list[bytes], reason: str | None) -> None:
+    assert finish_reason(payloads) == reason

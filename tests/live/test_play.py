@@ -46,6 +46,7 @@ def test_every_form_gives_its_figures(server: LlamaServer, request_: Request, fo
     assert played.evaluated == 1
     assert played.reply_tokens == 6
     assert len(played.reply_text) == 6
+    assert played.finish == {"chat": "length", "completion": "limit", "messages": "max_tokens"}.get(form)
     assert played.first_byte_s is not None
     assert 0 < played.first_byte_s <= played.total_s
     assert (played.slot is not None) == (form == "completion")
