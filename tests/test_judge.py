@@ -1,0 +1,200 @@
+"""Judging event logs: ranges, shares, the naive belief, and launches whose order cannot be known."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from accuracy import Case
+from accuracy import Result
+from accuracy import held
+from accuracy import lines
+from accuracy import same_rules
+from accuracy import share
+from judge import Verdict
+from judge import verdicts
+from servers import Flags
+from toki.engine.events import Action
+from toki.engine.events import Answered
+from toki.engine.events import Arrived
+from toki.engine.events import Ask
+from toki.engine.events import Began
+from toki.engine.events import Event
+from toki.engine.events import Gone
+from toki.engine.events import Measured
+from toki.engine.events import Mode
+from toki.engine.events import Replied
+from toki.engine.events import Restarted
+from toki.engine.events import SlotView
+from toki.engine.events import Span
+from toki.engine.rules import Rules
+from toki.engine.tokens import Tokens
+from toki.eventlog import EventLog
+
+
+def log(path: Path, *events: Event) -> Path:
+    written = EventLog(path)
+    engine = written.engine(Mode.OBSERVE, 10)
+    for event in events:
+        engine.handle(event)
+    written.close()
+    return path
+
+
+def fresh(at: float = 0.0) -> Restarted:
+    slots = tuple(SlotView(number, False, 0, -1, 4096) for number in range(4))
+    return Restarted(at, 4, 4096, slots=slots)
+
+
+def arrived(key: int, at: float, ids: list[int], *, stream: bool = False, children: int = 0) -> Arrived:
+    return Arrived(key, at, Ask("/completion", stream=stream, tokens=Tokens.of(ids), children=children))
+
+
+def answered(key: int, at: float, prompt: int, reused: int, slot: int = 3) -> Answered:
+    return Answered(key, at, 200, Measured(prompt, reused, prompt - reused, 4, slot))
+
+
+def test_a_chat_that_goes_on(tmp_path: Path) -> None:
+    first = list(range(100))
+    reply = [7, 8, 9, 10]
+    following = [*first, *reply, *range(200, 250)]
+    found, faults = verdicts(
+        log(
+            tmp_path / "log",
+            fresh(),
+            arrived(1, 1.0, first),
+            answered(1, 2.0, 100, 0),
+            Replied(1, 2.1, np.array(reply, np.int32)),
+            arrived(2, 3.0, following),
+            answered(2, 4.0, 154, 103),
+        )
+    )
+    assert faults == []
+    assert [(one.key, one.prompt, one.reused, one.slot, one.server) for one in found] == [
+        (1, 100, 0, 3, 1),
+        (2, 154, 103, 3, 1),
+    ]
+    assert all(one.inside and one.within(0.0) and held(one) for one in found)
+    assert [one.naive for one in found] == [0, 104]  # it knows nothing of the last token, which is never decoded
+    assert [one.naive_within(0.02) for one in found] == [True, True]
+    assert not any(one.overlaps for one in found)
+
+
+def test_a_surprise_is_outside(tmp_path: Path) -> None:
+    found, _ = verdicts(log(tmp_path / "log", fresh(), arrived(1, 1.0, list(range(100))), answered(1, 2.0, 100, 50)))
+    assert (found[0].predicted, found[0].inside, found[0].within(0.05)) == (Span(0, 0, 0), False, False)
+    assert found[0].within(0.5)
+
+
+def test_what_tells_no_reuse_is_not_judged(tmp_path: Path) -> None:
+    cut = Gone(1, 2.0, True)
+    found, _ = verdicts(log(tmp_path / "log", fresh(), arrived(1, 1.0, list(range(100)), stream=True), cut))
+    assert found == []
+
+
+def test_who_left_and_copies_are_remembered(tmp_path: Path) -> None:
+    found, _ = verdicts(
+        log(
+            tmp_path / "log",
+            fresh(),
+            arrived(1, 1.0, list(range(100)), stream=True),
+            Gone(1, 2.0, True),
+            arrived(2, 3.0, list(range(50)), children=1),
+            answered(2, 4.0, 50, 0),
+            arrived(3, 5.0, list(range(300, 400))),
+            answered(3, 6.0, 100, 0),
+        )
+    )
+    assert [(one.key, one.since_left, one.since_copies) for one in found] == [(2, 1, None), (3, 2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("stream", "began", "overlaps"),
+    [(True, 2.2, True), (True, 1.9, False), (False, 1.9, True), (True, None, True)],
+)
+def test_a_launch_that_overlaps_a_finish(tmp_path: Path, stream: bool, began: float | None, overlaps: bool) -> None:
+    """Request 1 ends at 2.0; request 2 is released at 1.97 and launched when its headers come, if they say so."""
+    events: list[Event] = [fresh(), arrived(1, 1.0, list(range(100))), arrived(2, 1.97, [5] * 60, stream=stream)]
+    events = sorted(
+        [*events, answered(1, 2.0, 100, 0), *([Began(2, began, 200)] if began else [])],
+        key=lambda event: event.at,
+    )
+    found, _ = verdicts(log(tmp_path / "log", *events, answered(2, 3.0, 60, 0, slot=2)))
+    assert {one.key: one.overlaps for one in found} == {1: False, 2: overlaps}
+
+
+def verdict(predicted: Span | None, reused: int, *, overlaps: bool = False) -> Verdict:
+    return Verdict(
+        key=1,
+        prompt=1000,
+        predicted=predicted,
+        reused=reused,
+        naive=None,
+        slot=0,
+        action=Action.PASSED,
+        reason="because",
+        server=1,
+        overlaps=overlaps,
+        since_left=2,
+        since_copies=None,
+        rules=Rules(),
+        trusted=True,
+    )
+
+
+def test_held_is_inside_and_narrow() -> None:
+    assert held(verdict(Span(100, 104, 107), 107))
+    assert not held(verdict(Span(100, 104, 107), 108))
+    assert not held(verdict(Span(100, 104, 120), 107))
+    assert not held(verdict(None, 0))
+
+
+def test_a_case_is_judged_by_its_own_threshold() -> None:
+    right, near, wrong = (verdict(Span(500, 500, 500), reused) for reused in (500, 515, 600))
+    in_turn = Case("tiny", "default")
+    assert Result(in_turn, (right,) * 200, (), 1.0).passed
+    assert not Result(in_turn, (*(right,) * 98, near, near), (), 1.0).passed
+    assert Result(Case("tiny", "default", at_a_time=4), (*(near,) * 19, wrong), (), 1.0).passed
+    assert not Result(Case("tiny", "default", at_a_time=4), (*(near,) * 18, wrong), (), 1.0).passed
+    assert Result(Case("tiny", "default", then="-np 4"), (right, wrong, wrong, wrong), (), 1.0).passed
+    assert not Result(Case("tiny", "default", then="-np 4"), (right, wrong, wrong, wrong, wrong), (), 1.0).passed
+    assert not Result(in_turn, (right,), ("a fault",), 1.0).passed
+    assert not Result(in_turn, (), (), 1.0).passed
+
+
+def test_launches_that_overlap_a_finish_are_told_apart() -> None:
+    clear, unclear = verdict(Span(500, 500, 500), 500), verdict(Span(500, 500, 500), 700, overlaps=True)
+    result = Result(Case("tiny", "default", at_a_time=4), (clear, unclear), (), 1.0)
+    assert (result.clear, result.apart, result.passed) == ([clear], [unclear], True)
+    told = list(lines(result))
+    assert told[0].startswith("ok ")
+    assert "n=1, within 2 % 0.0%" in told[1]
+    assert told[2].endswith("because; overlaps a finish; 2 after a client left")
+    assert Result(Case("tiny", "default"), (clear, unclear), (), 1.0).apart == []
+
+
+def test_how_many_requests_it_took_to_find_the_rules() -> None:
+    right, wrong = verdict(None, 0), verdict(None, 0)
+    object.__setattr__(wrong, "rules", Rules(ram=0))
+    case = Case("tiny", "default")
+    assert Result(case, (right, right), (), 1.0).found_after == 0
+    assert Result(case, (wrong, right, wrong, right), (), 1.0).found_after == 3
+    assert Result(case, (right, wrong), (), 1.0).found_after is None
+
+
+def test_rules_are_the_same_where_nothing_can_tell_them_apart() -> None:
+    assert same_rules(Rules(), Flags())
+    assert not same_rules(Rules(unified=False), Flags())
+    assert same_rules(Rules(n_slots=1, unified=False, idle_save=False), Flags(n_parallel=1))
+    assert same_rules(Rules(unified=False), Flags(n_parallel=4))
+    assert same_rules(Rules(unified=False, ram=0, idle_save=False), Flags(n_parallel=4, cache_ram_mib=0))
+    assert not same_rules(Rules(unified=False), Flags(n_parallel=4, cache_ram_mib=0))
+    assert not same_rules(Rules(), Flags(slot_prompt_similarity=0.0))
+
+
+def test_a_share_of_nothing() -> None:
+    assert share([]) == 1.0
+    assert math.isclose(share([True, False, False]), 1 / 3)
