@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass
 from dataclasses import field
@@ -20,6 +21,7 @@ from toki.engine.tokens import Tokens
 from toki.engine.window import Window
 from toki.engine.window import planted
 from toki.engine.window import user_starts
+from toki.turns import user_delimiter
 
 N_SWA = 512
 
@@ -88,7 +90,7 @@ def test_prompts_that_go_on_step_back_and_return(fresh_llama: Llama, build: Buil
     rng = random.Random(7)
     chats = [words(seed, 700 * seed) for seed in (1, 2, 3)]
     near = exact = 0
-    rounds = 45
+    rounds = 30
     for turn in range(rounds):
         number = rng.randrange(len(chats))
         prompt = chats[number]
@@ -116,8 +118,9 @@ def test_a_planted_head_serves_siblings(fresh_llama: Llama, build: Build) -> Non
 
 def test_a_chat_goes_back_to_where_a_user_message_starts(fresh_llama: Llama, build: Build) -> None:
     both = beside(fresh_llama, build, 4)
-    tokenize = {"content": "<|im_start|>user\n", "parse_special": True}
-    delimiter = both.post("/tokenize", tokenize)["tokens"]
+    written = user_delimiter(lambda body: str(both.post("/apply-template", json.loads(body))["prompt"]))
+    assert written == "<|im_start|>user"
+    delimiter = both.post("/tokenize", {"content": written, "parse_special": True})["tokens"]
     assert isinstance(delimiter, list)
     found = []
     for question in ("What was that? " * 90, "Tell me something else. " * 90, "And now? " * 30):
