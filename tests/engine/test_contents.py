@@ -17,6 +17,7 @@ from toki.engine.contents import Held
 from toki.engine.events import Span
 from toki.engine.tokens import BLOCK
 from toki.engine.tokens import Tokens
+from toki.engine.window import Checkpoints
 
 # Lists over a small alphabet that share long heads; some are longer than a block of the chained hashes.
 IDS = st.builds(
@@ -130,13 +131,13 @@ def test_the_same_contents_are_one_object() -> None:
     place = contents.add(Tokens.of([1, 2, 3]))
     assert contents.hold(place, 3, 3) is contents.hold(place, 3, 3)
     assert contents.hold(place, 3, 3) is not contents.hold(place, 3, 4)
-    assert contents.hold(place, 3, 3) is not contents.hold(place, 3, 3, (2,))
+    assert contents.hold(place, 3, 3) is not contents.hold(place, 3, 3, Checkpoints(oldest=2))
     unknown = contents.hold(UNKNOWN, 0, 7)
     contents.keep([])
     assert contents.hold(UNKNOWN, 0, 7).length == unknown.length
 
 
-# --- what slots hold: known, guessed and unknown tokens ------------------------------------------------------------
+# --- what slots hold: known, guessed and unknown tokens -------------------------------------------
 
 HOLDS = st.tuples(st.integers(0, 30), st.integers(0, 20), st.integers(0, 20))
 
@@ -159,7 +160,7 @@ def ask(plain: Plain, place: int) -> Held:
 
 
 def may_follow(plain: Plain, held: Held, prompt: Held) -> tuple[int, int, int]:
-    """Least, likely and most common prefix, token by token: guesses are likely right, what is unknown fits."""
+    """Least, likely and most common prefix, guesses are likely right, and the unknown fits."""
     most = min(held.length, prompt.length)
     if held.place == UNKNOWN:
         return 0, 0, most

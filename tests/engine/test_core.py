@@ -110,7 +110,7 @@ def trusting(flags: Flags, mode: Mode = Mode.AUTO, min_reuse: int = 10) -> Stage
     return stage
 
 
-# --- predictions, one request after another ----------------------------------------------------------------------------
+# --- predictions, one request after another -------------------------------------------------------
 
 
 @each_server
@@ -218,7 +218,7 @@ def test_what_was_sent_before_a_restart_says_nothing_afterwards() -> None:
     assert (span.high, record.measured.reused) == (0, 0)
 
 
-# --- what may be steered -----------------------------------------------------------------------------------------------
+# --- what may be steered --------------------------------------------------------------------------
 
 
 def never_steered(stage: Stage) -> None:
@@ -320,7 +320,7 @@ def test_foreign_traffic_stops_the_steering() -> None:
     serve_all(stage, traffic(7, 5))
 
 
-# --- safety: any order of events ---------------------------------------------------------------------------------------
+# --- safety: any order of events ------------------------------------------------------------------
 
 RISKY = st.builds(
     Flags,
@@ -331,8 +331,27 @@ RISKY = st.builds(
     sps=st.just(0.1),
 )
 HAPPENINGS = st.sampled_from(
-    [*["arrive"] * 5, *["catch_up"] * 3, *["finish"] * 2, "reach", "headers", "end", "answer", "reveal", "leave"]
-    + ["ask_slots", "answer_slots", "see_slots"]
+    [
+        "arrive",
+        "arrive",
+        "arrive",
+        "arrive",
+        "arrive",
+        "catch_up",
+        "catch_up",
+        "catch_up",
+        "finish",
+        "finish",
+        "reach",
+        "headers",
+        "end",
+        "answer",
+        "reveal",
+        "leave",
+        "ask_slots",
+        "answer_slots",
+        "see_slots",
+    ]
 )
 # What happens next, which of those that it may happen to, and how the prompt of an arrival is made.
 SCRIPT = st.lists(st.tuples(HAPPENINGS, st.integers(0, 5), st.integers(0, 40)), max_size=50)
@@ -400,7 +419,7 @@ def test_no_running_answer_is_touched_in_pin_mode(flags: Flags, script: list[tup
     play(trusting(flags, Mode.PIN), script, in_order=False)
 
 
-# --- settling ----------------------------------------------------------------------------------------------------------
+# --- settling -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -497,7 +516,7 @@ def test_the_same_events_give_the_same_commands() -> None:
 LiteralView = tuple(SlotView(number, False, 0, -1, 1 << 20) for number in range(4))
 
 
-# --- whatever comes ----------------------------------------------------------------------------------------------------
+# --- whatever comes -------------------------------------------------------------------------------
 
 COUNT = st.none() | st.integers(0, 60) | st.sampled_from([10**6, 2**40])
 MEASURED = st.builds(
@@ -585,7 +604,7 @@ def to_event(drawn: tuple[object, ...], key: int, at: float) -> Event | None:
 @examples(80)
 @given(st.sampled_from(list(Mode)), st.booleans(), st.lists(ANYTHING, max_size=40))
 def test_nothing_upsets_it(mode: Mode, started: bool, drawn: list[tuple[object, ...]]) -> None:
-    """Lying figures, answers that nobody waits for or that come twice, odd looks, a server that changes all the time."""
+    """Lying figures, answers that nobody waits for or that come twice, odd looks, a changing server."""
     engine = Engine(mode, 10)
     if started:
         engine.handle(Restarted(0.0, 3, 1000, Known(), LiteralView[:3]))

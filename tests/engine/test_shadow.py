@@ -229,7 +229,7 @@ def test_replies_that_are_revealed_count_as_known(flags: Flags, asks: list[Ask])
         event("overflow")
 
 
-# --- what the differential test can't show ---------------------------------------------------------------------------
+# --- what the differential test can't show --------------------------------------------------------
 
 
 def server(**rules: object) -> tuple[Shadow, Contents]:

@@ -110,7 +110,7 @@ def test_slots_that_are_not_there_are_ignored() -> None:
     assert talk.belief.lengths() == [3, 0]
 
 
-# --- looks ---------------------------------------------------------------------------------------------------------------
+# --- looks ----------------------------------------------------------------------------------------
 
 
 def test_a_look_that_agrees_changes_nothing() -> None:
@@ -157,7 +157,7 @@ def test_contents_that_moved_are_recognised_by_their_length() -> None:
     assert talk.belief.base.slots[0].held is held
 
 
-# --- the size of the RAM cache ------------------------------------------------------------------------------------------
+# --- the size of the RAM cache --------------------------------------------------------------------
 
 
 def conversations(talk: Talk, n: int) -> list[list[int]]:
@@ -200,7 +200,7 @@ def test_before_any_entry_came_back_there_may_be_no_ram_cache() -> None:
     assert talk.belief.errors == 1
 
 
-# --- actions -------------------------------------------------------------------------------------------------------------
+# --- actions --------------------------------------------------------------------------------------
 
 
 def test_an_action_that_does_not_keep_its_promise_is_dropped() -> None:
