@@ -76,7 +76,7 @@ class Engine:
         self.steer: int | None = 2
         self.broken = False
         self.wants_tokens = mode in (Mode.AUTO, Mode.PIN)
-        self.should_wait = False
+        self.should_wait = self.must_wait = False
         self.kept: list[Record] | None = None  # a list: records are kept back in it
         self.more: list[Command] = []
         self.unread: set[int] = set()

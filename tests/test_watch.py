@@ -274,6 +274,32 @@ async def test_a_router_that_names_no_flags(bench: Bench) -> None:
         of_model.backend.close()
 
 
+@pytest.mark.parametrize(
+    ("pause", "status", "sleeping", "known", "asked"),
+    [
+        (False, 200, True, True, 0),
+        (True, 200, False, True, 1),
+        (True, 200, True, False, 1),
+        (True, 400, False, False, 1),  # how a router answers for a model that is not loaded any more
+    ],
+)
+async def test_after_a_pause_the_server_may_have_forgotten_all(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, pause: bool, status: int, sleeping: bool, known: bool, asked: int
+) -> None:
+    monkeypatch.setattr(module, "AWAKE", 0.0 if pause else 60.0)
+    bench.watch.arrived(GOOD)
+    await until(lambda: bench.watch.known)
+    bench.script.answers["/props"] = lambda *_: (status, bench.script.props | {"is_sleeping": sleeping})
+    bench.script.calls.clear()
+    await bench.watch.roused()
+    assert bench.script.count("/props") == 0  # while a request runs it is awake
+    bench.end()
+    await bench.idle()
+    await bench.watch.roused()
+    assert bench.watch.known is known
+    assert bench.script.count("/props") == asked
+
+
 async def test_a_fault_does_not_end_the_watch(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.watch.arrived(GOOD)
     await until(lambda: bench.watch.known)

@@ -26,6 +26,7 @@ from toki.defaults import Raised
 from toki.defaults import reverse_upstreams
 from toki.endpoints.question import Endpoint
 from toki.eventlog import EventLog
+from toki.engine.events import Mode
 from toki.exchange import Exchange
 from toki.server import Auth
 from toki.server import LlamaServerBackend
@@ -91,6 +92,9 @@ class Toki:
             return
         names = ", ".join(target.url for target in self._targets)
         logger.info(f"toki: starts afresh before {names}, mode {self._settings.mode}, rows in {self._settings.db}")
+        if self._settings.mode is not Mode.OFF:
+            for target in self._targets:
+                self._upstream(target).watch.introduce()
 
     def done(self) -> None:
         for exchange in self._exchanges.values():

@@ -50,6 +50,7 @@ BYTES_PER_MS = 2048  # the deadline grows by a millisecond for so many bytes of 
 UNCOUNTABLE = frozenset({404, 405, 501})  # how servers answer for an endpoint that they do not have
 PATIENCE = 5.0  # seconds for look-ups that nobody waits for
 MOMENT = 0.05  # seconds that a request waits for others to be placed
+SAFETY = 2.0  # seconds that it waits for a steered one, whose slot it could take
 GLANCE = 0.01  # seconds after which a look tells what no headers told
 PRIMERS = Completion("/completion")  # where primers are sent
 PRIMER_TIMEOUT = 60.0  # seconds
@@ -109,16 +110,19 @@ class Exchange:
         Raises nothing but what ends the task that waits here.
         """
         upstream = self._upstream
-        held = upstream.holds
-        self._study = upstream.background(self._read())
-        if held:
-            try:
-                async with asyncio.timeout(budget(upstream.settings.deadline_ms, len(self.content))):
+        held = False
+        try:
+            async with asyncio.timeout(budget(upstream.settings.deadline_ms, len(self.content))):
+                if upstream.looks_up:
+                    await upstream.watch.introduced()
+                held = upstream.holds
+                self._study = upstream.background(self._read())
+                if held:
                     await self._go.wait()
-            except TimeoutError:
-                self._complain(
-                    "deadline", "look-ups took longer than toki_deadline_ms allows, a request passes as it came"
-                )
+        except TimeoutError:
+            self._complain("deadline", "look-ups took longer than toki_deadline_ms allows, a request passes as it came")
+        if self._study is None:
+            self._study = upstream.background(self._read())
         try:
             async with self._in_turn(held):
                 if self._released is not None:  # toki was stopped meanwhile
@@ -137,28 +141,25 @@ class Exchange:
     async def _in_turn(self, held: bool) -> AsyncIterator[None]:
         """Decide one request at a time, and give those on their way to the server a moment to arrive there."""
         upstream = self._upstream
-        if not held or self._left or self._ask.fixed or self._ask.tokens is None:
+        if not upstream.looks_up or self._left:
             yield
             return
-        until = time.monotonic() + MOMENT
-        try:
-            async with asyncio.timeout_at(self._loop.time() + MOMENT):
-                await upstream.turn.acquire()
-        except TimeoutError:
-            yield
-            return
-        try:
+        decidable = held and not self._ask.fixed and self._ask.tokens is not None
+        async with upstream.turn:
+            begun = time.monotonic()
             waited = False
-            while upstream.should_wait and not self._left and (left := until - time.monotonic()) > 0:
+            while not self._left:
+                patience = SAFETY if upstream.must_wait else MOMENT if decidable and upstream.should_wait else 0.0
+                left = begun + patience - time.monotonic()
+                if left <= 0:
+                    break
                 waited = True
                 await upstream.change(min(left, GLANCE))
-                if upstream.should_wait and (looked := await upstream.watch.look()) is not None:
+                if (upstream.must_wait or upstream.should_wait) and (looked := await upstream.watch.look()) is not None:
                     upstream.tell(looked)
-            if waited and not self._left:
+            if waited and decidable and not self._left:
                 self._looked = await upstream.watch.look()
             yield
-        finally:
-            upstream.turn.release()
 
     async def _prime(self, prime: Prime) -> Measured | None:
         """Send the engine's primer with the client's credentials; the server's figures, None where it failed."""
@@ -248,6 +249,7 @@ class Exchange:
         self._ask = _ask(question)
         if not upstream.looks_up:
             return
+        await upstream.watch.roused()
         if question.fixed or not upstream.holds:
             self._go.set()
         if isinstance(question.prompt, Unreadable):

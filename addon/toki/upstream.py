@@ -115,6 +115,11 @@ class Upstream:
         """Whether a moment's patience would let the engine decide what it can't decide now."""
         return self._engine.should_wait
 
+    @property
+    def must_wait(self) -> bool:
+        """Whether a request that left now could do harm to one on its way."""
+        return self._engine.must_wait
+
     async def change(self, patience: float) -> None:
         """Wait until the engine hears of something, for `patience` seconds at most. For one waiter at a time."""
         self._stirred.clear()

@@ -8,6 +8,7 @@ prefill. A look wakes a sleeping server, so none is taken while nothing is in fl
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable
 from collections.abc import Callable
@@ -76,6 +77,8 @@ class Watch:
         self._quiet_until = 0.0
         self._highest = -1  # the highest task id seen: it only grows while a server lives
         self._highest_at = 0.0  # when it was seen
+        self._introduced = asyncio.Event()
+        self._introduced.set()
         self._stir = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -88,6 +91,16 @@ class Watch:
     def router(self) -> bool:
         """Whether the server is a router, with slots of its own for each model."""
         return self._router
+
+    def introduce(self) -> None:
+        """Get to know the server before its first request, if it answers; a sleeping one is not woken for that."""
+        if self._task is None:
+            self._introduced.clear()
+            self._task = asyncio.get_running_loop().create_task(self._introduction())
+
+    async def introduced(self) -> None:
+        """Wait for an introduction that is under way."""
+        await self._introduced.wait()
 
     def arrived(self, auth: Auth) -> None:
         """A request goes to the server. Its credentials are used for looks until others proved good."""
@@ -114,6 +127,19 @@ class Watch:
             self._known = self._proven = False
             self._facts = None
         self._stir.set()
+
+    async def roused(self) -> None:
+        """After a pause: find out whether the server fell asleep, or a router unloaded the model, so that nothing is
+        left of what it held. /props wakes none; the look-ups that follow would hide it."""
+        if not self._known or self._in_flight or time.monotonic() < self._ended_at + AWAKE:
+            return
+        try:
+            props: Props = await self._submit(self._backend.props, self._auth, TIMEOUT, model=self._model)
+        except ServerError as error:
+            self.doubt(certain=error.status is not None)
+        else:
+            if props.is_sleeping:
+                self.doubt(certain=True)
 
     def look_soon(self) -> None:
         """The engine wants a look as soon as one may be taken."""
@@ -143,6 +169,15 @@ class Watch:
     def _attend(self) -> None:
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _introduction(self) -> None:
+        # One that is not up yet, or wants credentials, is met at its first request.
+        try:
+            with contextlib.suppress(ServerError):
+                await self._learn()
+        finally:
+            self._introduced.set()
+        await self._watch()
 
     async def _watch(self) -> None:
         while self._busy():
@@ -218,7 +253,7 @@ class Watch:
             self._highest = -1
             self._slots_shown = True
             known = await self._submit(find_out, self._flags, await self._arguments(), self._url, props)
-            looked = await self._look()
+            looked = None if props.is_sleeping else await self._look()
         if doubts != self._doubts:
             return  # what was learnt may be of the server before
         self._settled = doubts

@@ -44,6 +44,7 @@ from toki.engine.events import Restarted
 from toki.engine.events import Send
 from toki.engine.events import Span
 from toki.engine.history import History
+from toki.engine.policy import LEAST_WIN
 from toki.engine.policy import MARGIN
 from toki.engine.policy import Priced
 from toki.engine.policy import Prices
@@ -160,6 +161,17 @@ class Engine:
         return bool(self._steps) or self._priming is not None or any(not one.placed for one in self._flights.values())
 
     @property
+    def must_wait(self) -> bool:
+        """Whether a request that leaves now could overtake a steered one and take its slot, where a pin to a busy slot
+        damages the answer that runs there. That holds for any request, steered or not."""
+        belief = self.belief
+        if belief is None or not belief.rules.risky_pins:
+            return False
+        return any(
+            not one.placed and (one.decision.id_slot is not None or one.key < 0) for one in self._flights.values()
+        )
+
+    @property
     def should_wait(self) -> bool:
         """Whether a moment's patience would let it decide what can't be decided now."""
         belief = self.belief
@@ -206,6 +218,7 @@ class Engine:
             for flight in self._flights.values():
                 flight.prompt = None
                 flight.read = flight.placed = flight.launched = True
+                flight.decision = replace(flight.decision, predicted=None, alone=None)
         self._prelude = None
         used = sum(1 for view in event.slots or () if view.n_tokens or view.task >= 0)
         ours = sum(flight.slots for flight, end in first or () if end is None)
@@ -349,11 +362,11 @@ class Engine:
 
     def _looked(self, event: Looked) -> list[Command]:
         """Compare a look with the beliefs, where nothing has changed since it was asked for."""
+        self._let_go(event)
         if event.asked_at <= self._changed_at or self._steps:
             return []
         if any(flight.trial is not None for flight in self._flights.values()):
             return []
-        self._let_go(event)
         busy = sum(view.busy for view in event.slots)
         taken = sum(flight.slots for flight in self._flights.values())
         if busy < taken:
@@ -374,8 +387,8 @@ class Engine:
         return []
 
     def _give_up(self, at: float) -> None:
-        """Requests whose clients left have ended by now, even if no look showed it: a stream that answers is cancelled at
-        its next token, one in prefill within a second or when that is over, a plain one runs to its end."""
+        """Requests whose clients left have ended by now, even if no look showed it. A stream that answers is cancelled
+        at its next token, one in prefill within a second or when that is over; a plain one runs to its end."""
         for flight in list(self._flights.values()):
             if flight.left is None or at < flight.left + flight.lingers:
                 continue
@@ -388,7 +401,9 @@ class Engine:
     def _let_go(self, event: Looked) -> None:
         """Requests whose clients left have ended once a look shows their slots idle."""
         views = {view.id: view for view in event.slots}
-        for flight in [flight for flight in self._flights.values() if flight.left is not None]:
+        for flight in list(self._flights.values()):
+            if flight.left is None or event.asked_at <= flight.left:
+                continue
             leader = self.belief
             number = leader.base.running(flight.key) if leader else None
             view = views.get(number) if number is not None else None
@@ -433,7 +448,7 @@ class Engine:
         def choose(priced: Sequence[Priced]) -> Priced:
             if self._mode is Mode.PIN:
                 return priced[-1]
-            return cheapest(priced, MARGIN * prompt.length * self._prices.evaluate)
+            return cheapest(priced, max(MARGIN * prompt.length, LEAST_WIN) * self._prices.evaluate)
 
         priced = priced_as(primers=may_prime, honours_slot=self._honours(ask))
         if not priced:
@@ -642,8 +657,12 @@ class Engine:
             return LINGER
         if flight.prefilled:
             return NOTICED
-        length = flight.prompt.length if flight.prompt is not None else 0
-        return min(LINGER, CANCELLED + length * self._prices.evaluate / 1000)
+        launch = self.belief.base.launches.get(flight.key) if self.belief is not None else None
+        if launch is None or flight.prompt is None:
+            return CANCELLED
+        # Its prefill ends, and with the first token the server sees that nobody listens; or it is cancelled before.
+        prefill = 1.5 * (flight.prompt.length - launch.reuse.likely) * self._prices.evaluate / 1000
+        return min(LINGER, prefill + NOTICED if prefill < 1 else prefill + CANCELLED)
 
     def _score(self, flight: Flight, measured: Measured) -> bool:
         """Compare each belief's prediction with the server's figure; whether the leading one was wrong."""
@@ -666,7 +685,9 @@ class Engine:
 
     def _finish(self, flight: Flight, measured: Measured) -> None:
         prompt = flight.prompt
-        reply = measured.reply_tokens or 0
+        reply = measured.reply_tokens
+        if reply is None:  # n > 1 hides it: it may be as long as the request allows
+            reply = flight.ask.max_tokens or 1
         for belief in self._beliefs:
             belief.timeline.take(Finished(flight.key, reply))
         if flight.misread:

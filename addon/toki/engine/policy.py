@@ -22,6 +22,7 @@ from toki.engine.shadow import Shadow
 from toki.engine.shadow import Wish
 
 MARGIN = 0.01  # of the prompt's full price: a smaller win is not worth a deviation from the server's own choice
+LEAST_WIN = 16  # prompt tokens: nor is one smaller than this, whatever the prompt
 TRIED = 2  # slots of each kind for which a pin and a swap are priced
 MOVE = 0.01  # what moving a token to or from RAM costs, as a share of evaluating it (measured: 0.002 to 0.03)
 LOADABLE = 0.25  # the server loads no RAM entry of which less would stay (llama.cpp b11434, server-task.cpp 1804)

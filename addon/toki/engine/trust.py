@@ -132,31 +132,40 @@ class Belief:
 
     def compare(self, slots: Sequence[SlotView]) -> bool:
         """Score and correct the state by a look at the slots while nothing changes; True where all was as believed."""
-        wrong = False
         contents = self.base.contents
-        self.timeline.forget()
+        elsewhere: dict[int, set[Held]] = {}
+        for held in (*self.base.holds(), *self.alone.holds()):
+            elsewhere.setdefault(held.length, set()).add(held)
+        strange = moved = False
         for view in slots:
             if view.id >= self.rules.n_slots or view.busy or view.n_tokens is None:
                 continue
             slot = self.base.slots[view.id]
-            held = slot.held if slot.idle else None
-            if slot.idle and (held.length if held is not None else 0) == view.n_tokens:
+            believed = slot.held if slot.idle else None
+            if slot.idle and (believed.length if believed is not None else 0) == view.n_tokens:
                 continue
-            guessed = held is not None and 0 < held.certain < held.length
-            if held is not None and guessed and abs(view.n_tokens - held.length) <= GUESS:
+            if believed is not None and _guessed(believed) and abs(view.n_tokens - believed.length) <= GUESS:
                 # Only the length of the reply was off.
-                self.base.correct(view.id, contents.hold(held.place, held.certain, view.n_tokens, held.checkpoints))
+                seen = contents.hold(believed.place, believed.certain, view.n_tokens, believed.checkpoints)
+                self.base.correct(view.id, seen)
                 continue
-            wrong = wrong or held is None or held.place != UNKNOWN
-            self.base.correct(view.id, self._looks_like(view.n_tokens) if view.n_tokens else None)
-        if wrong:
+            same = elsewhere.get(view.n_tokens, set()) if view.n_tokens else set()
+            if len(same) == 1:  # what was believed to be elsewhere: launches happened in another order
+                moved = True
+                self.base.correct(view.id, next(iter(same)))
+            else:
+                strange = strange or believed is None or believed.place != UNKNOWN
+                self.base.correct(view.id, contents.hold(UNKNOWN, 0, view.n_tokens) if view.n_tokens else None)
+        if strange or moved:
+            self.timeline.forget()
+        if strange:
             self._count(right=False)
-        return not wrong
+        return not (strange or moved)
 
-    def _looks_like(self, n_tokens: int) -> Held:
-        """What a slot with so many tokens most likely holds: something that is known to be elsewhere, else unknown."""
-        same = [held for held in dict.fromkeys(self.base.holds()) if held.length == n_tokens]
-        return same[0] if len(same) == 1 else self.base.contents.hold(UNKNOWN, 0, n_tokens)
+
+def _guessed(held: Held) -> bool:
+    """Whether a guessed reply is part of some contents."""
+    return 0 < held.certain < held.length
 
 
 @dataclass(slots=True)
