@@ -49,6 +49,7 @@ from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.settings import Settings
 from toki.store import Row
+from toki.upstream import MOST_MODELS
 from toki.upstream import Upstream
 from toki.upstream import describe
 
@@ -383,7 +384,10 @@ async def test_until_the_server_is_known_requests_pass(bench: Bench) -> None:
     assert ids(bench.told(Read)[0]) == TOKENS
     assert bench.told(Read)[0].ask.fixed == ""
     answer(exchange)
-    assert await bench.exchange(upstream).hold() is not None
+    known = bench.exchange(upstream)
+    assert await known.hold() is not None
+    answer(known)
+    assert [(row.predicted, row.alone) for row in bench.rows] == [(None, None), (7, 6)]
 
 
 async def test_behind_a_router_each_model_has_an_upstream_of_its_own(bench: Bench) -> None:
@@ -405,6 +409,19 @@ async def test_behind_a_router_each_model_has_an_upstream_of_its_own(bench: Benc
     answer(steered)
     upstream.close()
     assert [row.model for row in bench.rows] == ["a", "a"]
+
+
+async def test_names_of_models_do_not_pile_up(bench: Bench) -> None:
+    bench.script.props = {"role": "router"}
+    upstream = await bench.known()
+    busy = upstream.serving("busy")
+    exchange = bench.exchange(busy, {"prompt": PROMPT, "model": "busy"})
+    await exchange.hold()
+    for number in range(3 * MOST_MODELS):
+        assert upstream.serving(f"model {number}") is upstream.serving(f"model {number}")
+        assert len(upstream._models) <= MOST_MODELS
+    assert upstream.serving("busy") is busy
+    answer(exchange)
 
 
 # --- the server's own count ---

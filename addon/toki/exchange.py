@@ -100,6 +100,7 @@ class Exchange:
         self._left = False
         self._study: asyncio.Task[None] | None = None
         self._told = self._ask  # what the engine knew at its decision
+        self._foreseen = True  # False: what the engine predicts of it is for a server that may be gone
         self._loop = asyncio.get_running_loop()
 
     # --- until it is released ---
@@ -198,6 +199,7 @@ class Exchange:
             ask = replace(ask, fixed="the client left while its request was held")
         elif upstream.looks_up and not upstream.watch.known:
             ask = replace(ask, fixed=ask.fixed or "the server is not known yet")
+            self._foreseen = False
         self._told = self._ask
         now = self._released = time.monotonic()
         if upstream.looks_up:
@@ -385,8 +387,8 @@ class Exchange:
             parent=record.parent,
             shared=record.shared,
             similarity=record.similarity,
-            predicted=record.predicted,
-            alone=record.alone,
+            predicted=record.predicted if self._foreseen else None,
+            alone=record.alone if self._foreseen else None,
             reused=measured.reused,
             evaluated=measured.evaluated,
             outcome=record.outcome,

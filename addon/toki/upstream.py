@@ -42,6 +42,8 @@ from toki.settings import Settings
 from toki.store import Row
 from toki.watch import Watch
 
+MOST_MODELS = 64  # of a router that are kept apart
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -105,6 +107,10 @@ class Upstream:
         if not self.watch.router:
             return self
         if model not in self._models:
+            if len(self._models) >= MOST_MODELS:  # names that clients made up, most likely
+                unused = [name for name, upstream in self._models.items() if not upstream._open]
+                for name in unused[: len(unused) // 2]:
+                    del self._models[name]
             self._models[model] = Upstream(
                 self._url, self.backend, self.settings, self._put, self._executor, self.complaints, model, self._log
             )
