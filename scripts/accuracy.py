@@ -220,16 +220,18 @@ def cases(quick: bool) -> list[Case]:
         ]
     classic = ("shared-preamble", "big-with-sides", "parent-and-subagents", "same-document")
     kept = "-np 16 -kvu --no-cache-idle-slots"
+    main = ("default", "-np 4", "-np 4 -cram 0", kept, f"{kept} -cram 0")
     return [
-        *(Case("tiny", flags, build) for flags in FLAGS for build in ("skulk", "xllamacpp")),
-        *(Case("tiny", flags, at_a_time=4) for flags in FLAGS),
+        Case("SmolLM2", "default"),
+        Case("SmolLM2", "-np 4", at_a_time=4),
+        Case("Gemma 3", "default"),
+        *(Case("tiny", flags) for flags in FLAGS),
+        *(Case("tiny", flags, "xllamacpp") for flags in (*main, "-cram 3")),
+        *(Case("tiny", flags, at_a_time=4) for flags in main),
         *(Case("tiny", flags, scenarios=classic) for flags in ("default", "-np 4", kept)),
-        *(Case("tiny", flags, mode="auto") for flags in FLAGS),
+        *(Case("tiny", flags, mode="auto") for flags in (*main, "-cram 3")),
         Case("tiny", "default", then="-np 4 -cram 0"),
         Case("tiny", "-np 4", then="default"),
-        *(Case("SmolLM2", flags) for flags in ("default", "-np 4")),
-        Case("SmolLM2", "default", at_a_time=4),
-        *(Case("Gemma 3", flags) for flags in ("default", "-np 4")),
     ]
 
 
@@ -278,7 +280,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the traffic (default: 1)")
     parser.add_argument("--quick", action="store_true", help="a few cases, for CI")
     parser.add_argument("--only", default="", metavar="TEXT", help="only cases whose line contains this")
-    parser.add_argument("--jobs", type=int, default=1, help="cases at a time (default: 1)")
+    parser.add_argument("--jobs", type=int, default=2, help="cases at a time (default: 2)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the event logs there")
     parser.add_argument("--again", type=Path, metavar="DIR", help="no servers: judge the logs that --keep left there")
     options = parser.parse_args()
