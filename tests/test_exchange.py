@@ -43,6 +43,7 @@ from toki.engine.events import Record
 from toki.engine.events import Replied
 from toki.engine.events import Restarted
 from toki.engine.events import Send
+from toki.exchange import MUTE
 from toki.exchange import Exchange
 from toki.exchange import budget
 from toki.server import Auth
@@ -409,6 +410,21 @@ async def test_behind_a_router_each_model_has_an_upstream_of_its_own(bench: Benc
     answer(steered)
     upstream.close()
     assert [row.model for row in bench.rows] == ["a", "a"]
+
+
+async def test_a_server_without_props_is_asked_nothing_that_could_load_a_model(bench: Bench) -> None:
+    del bench.script.answers["/props"]
+    upstream = bench.open()
+    upstream.watch.introduce()
+    for number in range(2):
+        body = {"messages": [{"role": "user", "content": PROMPT}], "model": f"model {number}"}
+        exchange = bench.exchange(upstream, body, "/v1/chat/completions")
+        assert await exchange.hold() is None
+        answer(exchange)
+    await until(lambda: len(bench.rows) == 2)
+    assert {path for path, _ in bench.script.calls} == {"/props"}
+    assert [event.ask.fixed for event in bench.told(Arrived)] == [MUTE, MUTE]
+    assert [row.model for row in bench.rows] == ["model 0", "model 1"]
 
 
 async def test_names_of_models_do_not_pile_up(bench: Bench) -> None:

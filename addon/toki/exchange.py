@@ -38,6 +38,7 @@ from toki.engine.events import Record
 from toki.engine.events import Replied
 from toki.prompt import PromptReader
 from toki.prompt import UnreadablePrompt
+from toki.server import MISSING
 from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.server import ServerError
@@ -47,7 +48,7 @@ from toki.upstream import Upstream
 logger = logging.getLogger(__name__)
 
 BYTES_PER_MS = 2048  # the deadline grows by a millisecond for so many bytes of body
-UNCOUNTABLE = frozenset({404, 405, 501})  # how servers answer for an endpoint that they do not have
+MUTE = "the server tells nothing of its slots (no /props)"
 PATIENCE = 5.0  # seconds for look-ups that nobody waits for
 MOMENT = 0.05  # seconds that a request waits for others to be placed
 SAFETY = 2.0  # seconds that it waits for a steered one, whose slot it could take
@@ -198,7 +199,8 @@ class Exchange:
         if self._left:
             ask = replace(ask, fixed="the client left while its request was held")
         elif upstream.looks_up and not upstream.watch.known:
-            ask = replace(ask, fixed=ask.fixed or "the server is not known yet")
+            why = MUTE if upstream.watch.mute else "the server is not known yet"
+            ask = replace(ask, fixed=ask.fixed or why)
             self._foreseen = False
         self._told = self._ask
         now = self._released = time.monotonic()
@@ -252,6 +254,8 @@ class Exchange:
         if not upstream.looks_up:
             return
         await upstream.watch.roused()
+        if upstream.watch.mute:
+            raise UnreadablePrompt(MUTE)
         if question.fixed or not upstream.holds:
             self._go.set()
         if isinstance(question.prompt, Unreadable):
@@ -276,7 +280,7 @@ class Exchange:
                 upstream.backend.count, question.count_path, self.content, self._auth, PATIENCE
             )
         except ServerError as error:
-            if error.status not in UNCOUNTABLE:
+            if error.status not in MISSING:
                 raise
             counts.uncountable(question)
             return None

@@ -30,6 +30,7 @@ from toki.engine.events import SlotView
 MAX_ANSWER = 64 * 2**20  # bytes; the tokens of a prompt of a million tokens are about a tenth of it
 CONNECTIONS = 32  # kept alive per server, one per worker thread
 CHUNK = 2**16  # bytes read between two looks at the clock
+MISSING = frozenset({404, 405, 501})  # how servers answer for a route that they do not have, or that is switched off
 EMBED_BATCH = 512  # tokens; llama-server's default --ubatch-size, which a pooled embedding must fit in
 EMBED_OVERLAP = 64  # tokens that two neighbouring segments share
 _LARGEST_ID = 2**31 - 1

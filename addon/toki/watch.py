@@ -21,6 +21,7 @@ from toki.engine.events import Restarted
 from toki.engine.events import SlotView
 from toki.engine.rules import Known
 from toki.facts import find_out
+from toki.server import MISSING
 from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.server import Props
@@ -31,7 +32,7 @@ SOONEST = 1.0  # seconds between looks that the engine asks for
 QUIET = 1.2  # seconds without a look after a client left in prefill
 AWAKE = 1.0  # seconds after the last request for which no server has fallen asleep
 TIMEOUT = 2.0  # seconds that one look may take
-UNSUPPORTED = frozenset({403, 404, 501})  # how servers answer /slots where it is switched off
+UNSUPPORTED = MISSING | {403}  # how servers answer /slots where it is switched off
 
 Submit = Callable[..., Awaitable[Any]]  # runs a blocking call in a worker thread
 
@@ -68,6 +69,7 @@ class Watch:
         self._facts: tuple[int, int, str, str] | None = None  # slots, n_ctx, build, model
         self._router = False
         self._known = False
+        self._mute = False
         self._doubts = 0
         self._settled = 0  # doubts that were looked into
         self._slots_shown = True
@@ -86,6 +88,12 @@ class Watch:
     def known(self) -> bool:
         """Whether the server is known and nothing speaks for another one in its place."""
         return self._known
+
+    @property
+    def mute(self) -> bool:
+        """Whether the server has no /props, as one that swaps whole servers per model: then it is asked nothing more,
+        for any question that names a model might load it."""
+        return self._mute and not self._known
 
     @property
     def router(self) -> bool:
@@ -243,8 +251,9 @@ class Watch:
         doubts = self._doubts
         try:
             props: Props = await self._submit(self._backend.props, self._auth, TIMEOUT, model=self._model)
-        except ServerError:
+        except ServerError as error:
             self._known = False
+            self._mute = error.status in MISSING
             raise
         facts = (props.total_slots, props.n_ctx, props.build, props.model)
         restarted = facts != self._facts and not props.router
