@@ -147,7 +147,13 @@ class Exchange:
             yield
             return
         decidable = held and not self._ask.fixed and self._ask.tokens is not None
-        async with upstream.turn:
+        try:
+            async with asyncio.timeout(SAFETY):
+                await upstream.turn.acquire()
+        except TimeoutError:  # behind a long primer, which has surely been launched by now
+            yield
+            return
+        try:
             begun = time.monotonic()
             waited = False
             while not self._left:
@@ -162,6 +168,8 @@ class Exchange:
             if waited and decidable and not self._left:
                 self._looked = await upstream.watch.look()
             yield
+        finally:
+            upstream.turn.release()
 
     async def _prime(self, prime: Prime) -> Measured | None:
         """Send the engine's primer with the client's credentials; the server's figures, None where it failed."""

@@ -72,7 +72,7 @@ OPTIONS = (
         int,
         10,
         "How many prompt tokens the server must have reused for a request to count as a hit; fewer are a soft hit. "
-        "A shorter common prefix is never steered for.",
+        "In mode pin a shorter common prefix is never steered for.",
     ),
     Option(
         "toki_db",

@@ -95,6 +95,7 @@ class Flight:
     primed: int | None = None  # the slot that a primer was sent to for it
     left: float | None = None  # when its client went away; the server may not have noticed yet
     prefilled: bool = False  # whether it had begun to answer by then
+    quick: bool = False  # whether its prefill is over before it would be cancelled
     lingers: float = 0.0  # seconds for which the server may still work on it
     ended: float | None = None  # when its last byte was seen
     thread: int = 0  # the conversation that it continues, and the name that this is recorded under
@@ -211,7 +212,9 @@ class Engine:
 
     def _restarted(self, event: Restarted) -> list[Command]:
         first = self._prelude
+        owed: list[Step] = []
         if first is None:  # what was sent to the server before says nothing of this one
+            owed = [step for step in self._steps if step.end is not None]
             self._start_over()
             if self._priming is not None:
                 self._priming.flight.prompt = None
@@ -231,7 +234,8 @@ class Engine:
                 self._launch(flight)
             else:
                 self._finish(flight, end.measured)
-        return []
+        self._steps.extend(owed)
+        return self._apply(event.at)
 
     def _arrived(self, event: Arrived) -> list[Command]:
         if event.key in self._flights:
@@ -313,7 +317,7 @@ class Engine:
 
     def _ended(self, event: Answered | Gone) -> list[Command]:
         flight = self._flights.get(event.key)
-        if flight is None or flight.left is not None:
+        if flight is None or flight.left is not None or flight.ended is not None:
             return []
         self._changed_at = event.at
         flight.ended = event.at
@@ -392,11 +396,20 @@ class Engine:
         for flight in list(self._flights.values()):
             if flight.left is None or at < flight.left + flight.lingers:
                 continue
-            length = flight.prompt.length if flight.prompt is not None else 0
-            self._cut_off(flight, length if flight.prefilled else 0, length)
+            self._cut_off(flight, *self._kept(flight))
         for flight in self._flights.values():
             if not flight.read and flight.ended is not None and at > flight.ended + UNREAD:
                 flight.read = True
+
+    def _kept(self, flight: Flight) -> tuple[int, int]:
+        """The least and the most tokens that stay in the slot of a request whose client left."""
+        if flight.prompt is None:
+            return 0, 0
+        length = flight.prompt.length
+        if flight.prefilled or not flight.ask.stream:
+            return length, length + max((flight.ask.max_tokens or 1) - 1, 0)
+        launch = self.belief.base.launches.get(flight.key) if self.belief is not None else None
+        return (length if flight.quick else launch.reuse.low if launch is not None else 0), length
 
     def _let_go(self, event: Looked) -> None:
         """Requests whose clients left have ended once a look shows their slots idle."""
@@ -536,7 +549,8 @@ class Engine:
         return [best] if best is not None and verified[best][0] >= self._min_reuse else []
 
     def _predictions(self, flight: Flight) -> tuple[Span | None, Span | None]:
-        """Reuse predicted for a request that leaves as it came: by this server, and by one that was never steered."""
+        """Reuse predicted for a request that leaves as it came: by this server, and by one that was never steered. None
+        where it could rest on contents from before toki's time."""
         belief = self.belief
         if belief is None or flight.launched:
             return None, None
@@ -547,7 +561,7 @@ class Engine:
                 if not other.launched and other.prompt is not None and other is not flight:
                     after.launch(self._wish(other, steered=shadow is belief.base))
             launch = after.launch(self._wish(flight))
-            spans.append(launch.reuse if launch else None)
+            spans.append(launch.reuse if launch and launch.sure else None)
         return spans[0], spans[1]
 
     # --- keeping up -------------------------------------------------------------------------------
@@ -662,7 +676,8 @@ class Engine:
             return CANCELLED
         # Its prefill ends, and with the first token the server sees that nobody listens; or it is cancelled before.
         prefill = 1.5 * (flight.prompt.length - launch.reuse.likely) * self._prices.evaluate / 1000
-        return min(LINGER, prefill + NOTICED if prefill < 1 else prefill + CANCELLED)
+        flight.quick = prefill < 1
+        return min(LINGER, prefill + (NOTICED if flight.quick else CANCELLED))
 
     def _score(self, flight: Flight, measured: Measured) -> bool:
         """Compare each belief's prediction with the server's figure; whether the leading one was wrong."""

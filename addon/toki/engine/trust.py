@@ -144,7 +144,11 @@ class Belief:
             believed = slot.held if slot.idle else None
             if slot.idle and (believed.length if believed is not None else 0) == view.n_tokens:
                 continue
-            if believed is not None and _guessed(believed) and abs(view.n_tokens - believed.length) <= GUESS:
+            if (
+                believed is not None
+                and _guessed(believed)
+                and believed.certain <= view.n_tokens <= believed.length + GUESS
+            ):
                 # Only the length of the reply was off.
                 seen = contents.hold(believed.place, believed.certain, view.n_tokens, believed.checkpoints)
                 self.base.correct(view.id, seen)
