@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.live.wire import Mitmdump
 from tests.live.wire import ask
 from tests.live.wire import mitmdump
 from tests.live.wire import relay
@@ -31,6 +32,12 @@ SHAPES: dict[str, tuple[dict[str, Any], str, int]] = {
 }
 
 
+def rows_of(proxy: Mitmdump, total: int) -> list[dict[str, Any]]:
+    """The rows, once there are as many."""
+    until(lambda: len(proxy.rows("id")) == total)
+    return proxy.rows()
+
+
 @pytest.mark.parametrize("build", BUILDS)
 def test_a_few_converted_bodies_are_counted_too(build: Build, tmp_path: Path) -> None:
     with (
@@ -38,13 +45,13 @@ def test_a_few_converted_bodies_are_counted_too(build: Build, tmp_path: Path) ->
         relay(int(server.url.rpartition(":")[2])) as wire,
         mitmdump(wire.port, tmp_path / "proxy") as proxy,
     ):
+        total = 0
         for path, (body, counts, expected) in SHAPES.items():
             for number in range(ENOUGH + 2):
-                before = len(proxy.rows("id"))
                 sent = json.dumps({"max_tokens": 2, "max_output_tokens": 2, "number": number, **body}).encode()
                 assert ask(proxy.port, request(path, sent)).first.endswith("200 OK")
-                until(lambda before=before: len(proxy.rows("id")) > before)
-                row = proxy.rows()[before]
+                total += 1
+                row = rows_of(proxy, total)[-1]
                 assert row["prompt_tokens"] == row["reused"] + row["evaluated"]
                 assert "were read" not in row["reason"]
             asked = [message.body for message in wire.requests(f"{path}/{counts}")]
