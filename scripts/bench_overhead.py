@@ -1,8 +1,8 @@
 """What toki adds to a warm request, in milliseconds, and where the time goes. `make bench-overhead`
 
-The same requests go, interleaved, to equal servers: straight, through mitmdump without toki, and through toki in the
-modes off, observe and auto. Each is a chat of so many tokens whose last message alone is new, on a
-connection that is kept, and asks for one token without a stream, so that its time is that of all there is to do.
+Requests of one kind go, interleaved, to equal servers: straight, through mitmdump without toki, and through toki in the
+modes off, observe and auto. Each is a chat of so many tokens whose last message alone is new, on a connection that is
+kept, and asks for one token without a stream, so that its time is that of all there is to do.
 "added" compares with mitmdump, pair by pair; "held" is what toki's own rows say of how long it held the request.
 Then each step of a look-up is timed alone. The look at the slots runs beside the others, so the steps need not add up.
 
@@ -160,10 +160,9 @@ def compare(size: int, rounds: int) -> dict[str, dict[str, float]]:
         found = ways(stack)
         requests = bodies(size, "compare")
         for number in range(WARM_UP + rounds):
-            body = next(requests)
             turn = number % len(found)
             for way in (*found[turn:], *found[:turn]):  # nobody is always first
-                ms, _ = way.ask(body)
+                ms, _ = way.ask(next(requests))
                 if number >= WARM_UP:
                     way.times.append(ms)
         reference = next(way.times for way in found if way.name == "mitmdump")
