@@ -419,6 +419,31 @@ def test_no_running_answer_is_touched_in_pin_mode(flags: Flags, script: list[tup
     play(trusting(flags, Mode.PIN), script, in_order=False)
 
 
+@pytest.mark.parametrize(
+    ("look", "steered"),
+    [("none", False), ("fresh", True), ("before the other launched", False), ("of a busy server", False)],
+)
+def test_while_others_run_only_a_fresh_look_allows_a_pin(look: str, steered: bool) -> None:
+    stage = trusting(Flags(unified=False), Mode.PIN)
+    stage.serve([*range(100)], [1])
+    stage.arrive([*range(500, 600)], [1, 2, 3])
+    stage.reach(0)
+    if look == "before the other launched":
+        stage.ask_slots()
+        stage.answer_slots()
+    stage.headers(0)
+    if look in ("fresh", "of a busy server"):
+        stage.ask_slots()
+        stage.answer_slots()
+    if look == "of a busy server":
+        (peek,) = stage.peeks
+        assert peek.slots is not None
+        peek.slots = tuple(replace(view, busy=True) for view in peek.slots)
+    made = decisions(stage)
+    key = stage.arrive([*range(100), 5], [1], peek=0)
+    assert (made[key].id_slot is not None) == steered
+
+
 # --- settling -------------------------------------------------------------------------------------
 
 

@@ -196,6 +196,24 @@ def test_only_what_may_be_steered_to_is_priced() -> None:
     assert len(options(scene.shadow, wish, returns, Prices(), pins=[], swaps=[])) == 1
 
 
+def test_an_entry_of_which_little_would_stay_is_not_counted_on() -> None:
+    """The server loads nothing from RAM of which less than a quarter would stay."""
+    for shared, found in ((24, 0), (25, 25)):
+        contents = Contents()
+
+        def hold(ids: list[int], contents: Contents = contents) -> Held:
+            return contents.hold(contents.add(Tokens.of(ids)), len(ids), len(ids))
+
+        shadow = Shadow(Rules(n_slots=1), contents)
+        shadow.launch(Wish(1, hold([*range(100)])))
+        shadow.finish(1, 0)
+        shadow.launch(Wish(2, hold([*range(500, 600)])))
+        shadow.finish(2, 0)
+        assert [entry.length for entry in shadow.ram] == [100]
+        want = Want(hold([*range(shared), *range(900, 930)]), 1.0)
+        assert Returns(shadow, [want]).evaluated(shadow) == shared + 30 - found
+
+
 def test_unknown_conversations_cost_nothing() -> None:
     contents = Contents()
     shadow = Shadow(Rules(), contents)

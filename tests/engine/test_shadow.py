@@ -229,6 +229,24 @@ def test_replies_that_are_revealed_count_as_known(flags: Flags, asks: list[Ask])
         event("overflow")
 
 
+def test_half_of_a_slot_is_enough_to_keep_it_out_of_ram() -> None:
+    pair = Pair(Flags(n_slots=1, unified=False, idle_save=False))
+    pair.step(Ask(source=1, cut=10, tail=(), reply=(0,)))  # 20 tokens
+    pair.step(End(0))
+    pair.step(Ask(source=0, cut=10, tail=(7, 7), reply=()))  # shares 10 of them
+    assert not pair.literal.ram
+
+
+def test_of_those_that_waited_for_the_copies_of_a_request_the_last_one_runs_first() -> None:
+    pair = Pair(Flags(n_slots=2, unified=False, ram=0))
+    pair.step(Ask(source=1, cut=20, tail=(), reply=(1,), children=1))
+    for tail in ((1,) * 9, (2,) * 9):
+        pair.step(Ask(source=0, cut=0, tail=tail, reply=(1,)))
+    assert len(pair.literal.deferred) == 2
+    pair.step(End(0))
+    assert [launched.key for launched in pair.literal.launched] == [1, 3, 2]
+
+
 # --- what the differential test can't show --------------------------------------------------------
 
 
