@@ -25,8 +25,8 @@ from toki.complaints import Complaints
 from toki.defaults import Raised
 from toki.defaults import reverse_upstreams
 from toki.endpoints.question import Endpoint
-from toki.eventlog import EventLog
 from toki.engine.events import Mode
+from toki.eventlog import EventLog
 from toki.exchange import Exchange
 from toki.server import Auth
 from toki.server import LlamaServerBackend

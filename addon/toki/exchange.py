@@ -298,10 +298,13 @@ class Exchange:
         deadline = time.monotonic() + PATIENCE
         if not self._upstream.settings.embed_url or isinstance(question.prompt, Ids):
             tokens = prompts.read(question, self.content, self._auth, deadline)
-            return replace(ask, tokens=tokens, vector=self._upstream.embed(tokens), unknown="")
+            starts = prompts.user_starts(question, tokens, self._auth, deadline)
+            vector = self._upstream.embed(tokens)
+            return replace(ask, tokens=tokens, user_starts=starts, vector=vector, unknown="")
         text = prompts.text(question, self.content, self._auth, deadline)
         tokens = prompts.tokens(text, question.model, self._auth, deadline)
-        ask = replace(ask, tokens=tokens, unknown="")
+        starts = prompts.user_starts(question, tokens, self._auth, deadline)
+        ask = replace(ask, tokens=tokens, user_starts=starts, unknown="")
         if self._released is None:  # half of the time that is left: where it is not enough, steering is still possible
             allowed = budget(self._upstream.settings.deadline_ms, len(self.content))
             deadline = (time.monotonic() + self._arrived + allowed) / 2

@@ -24,6 +24,7 @@ from toki.endpoints.question import Question
 from toki.endpoints.question import Raw
 from toki.endpoints.question import Unreadable
 from toki.engine.tokens import Tokens
+from toki.engine.window import user_starts
 from toki.seams import Recent
 from toki.seams import Tokenizer
 from toki.seams import continued
@@ -34,6 +35,7 @@ from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.server import Props
 from toki.server import ServerError
+from toki.turns import user_delimiter
 
 # A chat that every template takes: rendered, it shows the control tokens which a template puts together from pieces.
 _SAMPLE = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
@@ -56,6 +58,7 @@ class PromptReader:
         self.counts = Counts()
         self._backend = backend
         self._recent = Recent()
+        self._delimiter: tuple[int, ...] | None = None  # token ids before each user message; None: not asked yet
         self._known: tuple[Props, Tokenizer | None] | None = None
 
     def read(self, question: Question, body: bytes, auth: Auth, deadline: float) -> Tokens:
@@ -110,6 +113,25 @@ class PromptReader:
             return Tokens.of(ids)
         self._recent.put(seen)
         return seen.tokens
+
+    def user_starts(self, question: Question, tokens: Tokens, auth: Auth, deadline: float) -> tuple[int, ...]:
+        """How many tokens lie before each user message of a chat, as far as its template shows where they start.
+
+        The template is asked once. Where it refuses, nothing is said: only the checkpoints of sliding-window models
+        depend on it.
+        """
+        if not isinstance(question.prompt, Chat):
+            return ()
+        if self._delimiter is None:
+            calls = self._calls(question.model, auth, deadline)
+            try:
+                delimiter = user_delimiter(calls.apply_template)
+                self._delimiter = tuple(calls.tokenize(delimiter, add_special=False).tolist()) if delimiter else ()
+            except ServerError as error:
+                if error.status is None:
+                    raise
+                self._delimiter = ()
+        return user_starts(tokens.ids, self._delimiter)
 
     def _calls(self, model: str, auth: Auth, deadline: float) -> _Calls:
         return _Calls(self._backend, model, auth, deadline)

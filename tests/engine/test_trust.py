@@ -41,7 +41,7 @@ class Talk:
     def says(self, ids: list[int], reused: int, reply: int = 1, overlapped: bool = False) -> bool | None:
         """A request, and what the server reported of it: the judgement."""
         key = self.launch(ids)
-        right = self.belief.judge(key, reused, 0, overlapped)
+        right = self.belief.judge(key, reused, overlapped)
         self.belief.timeline.take(Finished(key, reply))
         return right
 
@@ -92,9 +92,9 @@ def test_what_was_no_prediction_is_not_scored() -> None:
     key = talk.launch([*range(100)])
     launch = talk.belief.base.launches[key]
     assert not launch.sure
-    assert talk.belief.judge(key, launch.reuse.high + 7, 0, overlapped=False) is None
+    assert talk.belief.judge(key, launch.reuse.high + 7, overlapped=False) is None
     assert (talk.belief.score, talk.belief.errors) == (0, 0)
-    assert talk.belief.judge(99, 5, 0, overlapped=False) is None
+    assert talk.belief.judge(99, 5, overlapped=False) is None
 
 
 def test_a_server_that_ran_before_may_hold_anything() -> None:

@@ -32,8 +32,8 @@ class Family:
 
 @dataclass(slots=True)
 class Conversation:
-    """One conversation: `held` is what its next prompt most likely starts with; `key` is its first request, `name` that of
-    the conversation that it is recorded as."""
+    """One conversation: `held` is what its next prompt most likely starts with, `key` its first request, and `name` the
+    first request of the conversation that it is recorded as."""
 
     key: int
     held: Held

@@ -71,7 +71,7 @@ FOREIGN_PAUSE = 60.0  # seconds without steering after traffic of others was see
 LINGER = 30.0  # seconds after which any request whose client left is taken to have ended, where no look tells
 UNREAD = 2.0  # seconds after its end from which a request that was not read until then never will be
 CANCELLED = 1.2  # seconds after which a prefill is cancelled, unless answers to others go out (llama-server 6.2)
-NOTICED = 0.25  # seconds after which a stream in decode is cancelled
+TOKEN = 0.05  # seconds after which a stream in decode is cancelled: at its next token
 
 
 PASSED = Decision(Action.PASSED, None, None, None, None, None, "")
@@ -523,12 +523,10 @@ class Engine:
         fresh look counts; with idle clearing also because a slot may be emptied before its last byte is seen.
         """
         idle = [number for number, slot in enumerate(belief.base.slots) if slot.idle]
-        if not self._flights:
-            return idle
         if flight.primed is not None:
             return [number for number in idle if number == flight.primed]
         if event.slots is None or event.looked_at is None or event.looked_at <= self._changed_at:
-            return []
+            return [] if self._flights else idle
         if sum(view.busy for view in event.slots) != sum(flight.slots for flight in self._flights.values()):
             return []
         held = {number: slot.held.length if (slot := belief.base.slots[number]).held else 0 for number in idle}
@@ -585,7 +583,9 @@ class Engine:
         pinned = ask.client_slot
         if pinned is None and steered:
             pinned = flight.decision.id_slot
-        return Wish(flight.key, flight.prompt, pinned, ask.kind, ask.cache_prompt, ask.children)
+        return Wish(
+            flight.key, flight.prompt, pinned, ask.kind, ask.cache_prompt, ask.children, user_starts=ask.user_starts
+        )
 
     def _place(self, flight: Flight) -> None:
         """A launch was seen: it goes to the beliefs, behind what was surely launched before it.
@@ -670,24 +670,23 @@ class Engine:
         if not flight.ask.stream:
             return LINGER
         if flight.prefilled:
-            return NOTICED
+            return TOKEN
         launch = self.belief.base.launches.get(flight.key) if self.belief is not None else None
         if launch is None or flight.prompt is None:
             return CANCELLED
         # Its prefill ends, and with the first token the server sees that nobody listens; or it is cancelled before.
         prefill = 1.5 * (flight.prompt.length - launch.reuse.likely) * self._prices.evaluate / 1000
         flight.quick = prefill < 1
-        return min(LINGER, prefill + (NOTICED if flight.quick else CANCELLED))
+        return min(LINGER, prefill + (TOKEN if flight.quick else CANCELLED))
 
     def _score(self, flight: Flight, measured: Measured) -> bool:
         """Compare each belief's prediction with the server's figure; whether the leading one was wrong."""
         leader = self.belief
         if leader is None or measured.reused is None or flight.prompt is None:
             return flight.prompt is None
-        tolerance = flight.prompt.length // 20 if leader.rules.window else 0
         surprised = False
         for belief in self._beliefs:
-            right = belief.judge(flight.key, measured.reused, tolerance, flight.overlapped)
+            right = belief.judge(flight.key, measured.reused, flight.overlapped)
             if belief is leader and right is not None:
                 surprised = not right
                 self._actions.judge(flight.decision.action, right)

@@ -143,7 +143,11 @@ class Returns:
         the others in RAM: int64, shape (conversations, held)."""
         if not held or not self._prompts:
             return np.zeros((len(self._prompts), len(held)), np.int64)
-        reuse = self._shadow.contents.likely(held, self._prompts)
+        shadow = self._shadow
+        if shadow.rules.window is None:
+            reuse = shadow.contents.likely(held, self._prompts)
+        else:  # what is shared can't always be gone back to
+            reuse = np.array([[shadow.reusable(one, prompt).likely for one in held] for prompt in self._prompts])
         stored = reuse[:, in_slots:]
         stored[stored < LOADABLE * np.array([one.length for one in held[in_slots:]])] = 0
         return reuse

@@ -127,27 +127,27 @@ class Timeline:
         yield from self.base.holds()
         yield from self.alone.holds()
 
-    def measured(self, key: int, reused: int, tolerance: int) -> bool:
+    def measured(self, key: int, reused: int) -> bool:
         """The server reused `reused` tokens for the request `key`, which runs still; whether an order of the latest
         steps explains it. The nearest such order is taken, unless it contradicts more of what was measured."""
         keys = {moment.step.key for moment in self._moments if isinstance(moment.step, Launched)}
         self._reused = {one: n for one, n in self._reused.items() if one in keys} | {key: reused}
         moments = list(self._moments)
         launch = self.base.launches.get(key)
-        if launch is not None and _within(launch.reuse, reused, tolerance):
+        if launch is not None and _within(launch.reuse, reused):
             return True
         start = next((n for n, moment in enumerate(moments) if moment.step.key == key), None)
         if start is None or not isinstance(moments[start].step, Launched):
             return False
         steps = [moment.step for moment in moments]
-        now = self._contradictions(moments[0].base.copy(), steps, tolerance)
+        now = self._contradictions(moments[0].base.copy(), steps)
         for distance in range(1, REACH + 1):
             for place in (start - distance, start + distance):
                 if not 0 <= place < len(steps):
                     continue
                 order = steps[:start] + steps[start + 1 :]
                 order.insert(place, steps[start])
-                left = self._contradictions(moments[0].base.copy(), order, tolerance)
+                left = self._contradictions(moments[0].base.copy(), order)
                 if key not in left and len(left) < len(now):
                     self._replay(moments[0], order)
                     return True
@@ -159,21 +159,17 @@ class Timeline:
         for step in order:
             self.take(step)
 
-    def _contradictions(self, shadow: Shadow, order: Sequence[Step], tolerance: int) -> set[int]:
+    def _contradictions(self, shadow: Shadow, order: Sequence[Step]) -> set[int]:
         """Requests whose measured reuse does not fit if the steps happened in this order. Spends `shadow`."""
         spans: dict[int, Span] = {}
         for step in order:
             step.apply(shadow, steered=True)
             spans.update((key, launch.reuse) for key, launch in shadow.launches.items())
-        return {
-            key
-            for key, reused in self._reused.items()
-            if key not in spans or not _within(spans[key], reused, tolerance)
-        }
+        return {key for key, reused in self._reused.items() if key not in spans or not _within(spans[key], reused)}
 
 
-def _within(span: Span, reused: int, tolerance: int) -> bool:
-    return span.low - tolerance <= reused <= span.high + tolerance
+def _within(span: Span, reused: int) -> bool:
+    return span.low <= reused <= span.high
 
 
 __all__ = ["Cancelled", "Finished", "Launched", "Refused", "Revealed", "Step", "Timeline"]

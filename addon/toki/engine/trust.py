@@ -68,7 +68,7 @@ class Belief:
         """Tokens that each slot should show."""
         return [slot.held.length if slot.held is not None else 0 for slot in self.base.slots]
 
-    def judge(self, key: int, reused: int, tolerance: int, overlapped: bool) -> bool | None:
+    def judge(self, key: int, reused: int, overlapped: bool) -> bool | None:
         """Score the prediction for a request by what the server reported; None where there was nothing to score.
 
         Where others were under way (`overlapped`) another order of the latest steps may explain the figure.
@@ -76,15 +76,15 @@ class Belief:
         launch = self.base.launches.get(key)
         if launch is None:
             return None
-        right = launch.reuse.low - tolerance <= reused <= launch.reuse.high + tolerance
+        right = launch.reuse.low <= reused <= launch.reuse.high
         if not launch.sure:
-            self._get_to_know(right and reused <= launch.reuse.likely + tolerance)
+            self._get_to_know(right and reused <= launch.reuse.likely)
             if not right:
                 return None
         elif self._learn_ram(launch, reused, right):
             self.score -= 1
             return False
-        if overlapped and self.timeline.measured(key, reused, tolerance):
+        if overlapped and self.timeline.measured(key, reused):
             if right:
                 self._count(right=True)
             return True
