@@ -22,10 +22,10 @@ demo: $(VENV)/installed-server ## four agent-like sessions, straight to the embe
 accuracy: $(VENV)/installed-test ## are the predictions those of the real servers? SEED=n
 	@$(RUN) scripts/accuracy.py $(if $(SEED),--seed $(SEED))
 
-bench: $(VENV)/installed-test ## evaluated tokens against the server alone, several scenarios; SEEDS=a,b
-	@$(RUN) scripts/bench.py $(if $(SEEDS),--seeds $(SEEDS))
+bench: $(VENV)/installed-bench ## evaluated tokens and times against the server alone: many hours; SEEDS=a,b
+	@$(RUN) scripts/bench.py --check $(if $(SEEDS),--seeds $(SEEDS))
 
-bench-quick: $(VENV)/installed-test ## the same, short
+bench-quick: $(VENV)/installed-bench ## the same in under two minutes: a few scenarios
 	@$(RUN) scripts/bench.py --quick $(if $(SEEDS),--seeds $(SEEDS))
 
 bench-overhead: $(VENV)/installed-test ## what toki adds to a request, in milliseconds

@@ -1,0 +1,35 @@
+"""No answer through toki is damaged: four at once, each compared with the same prompt alone and without a cache."""
+
+from __future__ import annotations
+
+import pytest
+
+import play
+from benchmark.cells import KEPT
+from benchmark.cells import Cell
+from benchmark.damage import compared
+from servers import Build
+from traffic import Request
+from traffic import chat
+
+
+@pytest.mark.parametrize("flags", ["default", "-np 4", KEPT])
+def test_four_at_once_answer_as_each_alone(build: Build, flags: str) -> None:
+    cell = Cell(build=build, flags=flags, scenario="shared-preamble", at_once=4, reply=16, scale=0.1)
+    answers = compared(cell, "auto", seed=1, session=0)
+    assert answers.compared == 72
+    assert answers.steered, "nothing was steered, so nothing could be damaged"
+    assert answers.damaged == []
+    if flags == "-np 4":  # where each slot has a cache of its own, not one letter differs
+        assert answers.differ == 0
+
+
+def test_damage_is_seen(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What toki must never do: with a RAM cache, a pin to a busy slot damages the answer that is under way there."""
+
+    def pinned(request: Request, stream: bool) -> dict[str, object]:
+        return chat(request, stream) | {"id_slot": 0}
+
+    monkeypatch.setitem(play.BODIES, "chat", pinned)
+    cell = Cell(build=build, flags="-np 4", scenario="shared-preamble", at_once=4, reply=16, scale=0.1)
+    assert compared(cell, "alone", seed=1, session=0).damaged
