@@ -65,6 +65,7 @@ from toki.engine.events import Record
 from toki.engine.events import Replied
 from toki.engine.events import Send
 from toki.engine.tokens import Tokens
+from toki.engine.window import Window
 
 EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 LOG = "toki events"
@@ -409,7 +410,8 @@ def line(told: Mapping[str, Any]) -> bytes:
 def _plain(value: Any) -> Any:
     """A dataclass as JSON can hold it, without what must be disguised."""
     if is_dataclass(value):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value) if each.name not in HIDDEN}
+        hidden = () if isinstance(value, Window) else HIDDEN  # its `tokens` are a number
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value) if each.name not in hidden}
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     return value
