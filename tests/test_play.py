@@ -32,7 +32,10 @@ def test_the_first_of_several_answers(payloads: list[bytes]) -> None:
     ("payloads", "reason"),
     [
         ([b'{"choices": [{"finish_reason": "stop"}]}'], "stop"),
-        ([b'{"choices": [{"finish_reason": null}]}', b'{"choices": [{"finish_reason": "length"}]}', b"[DONE]"], "length"),
+        (
+            [b'{"choices": [{"finish_reason": null}]}', b'{"choices": [{"finish_reason": "length"}]}', b"[DONE]"],
+            "length",
+        ),
         ([b'{"choices": [{"finish_reason": "stop"}]}', b'{"choices": [], "usage": {}}'], "stop"),
         ([b'{"stop_type": "none"}', b'{"stop_type": "limit"}'], "limit"),
         ([b'[{"stop_type": "eos"}, {"stop_type": "limit"}]'], "eos"),
