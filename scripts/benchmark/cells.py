@@ -33,6 +33,7 @@ FLAGS: dict[str, Flags] = {
     "-cram 6": Flags(cache_ram_mib=6),
 }
 MODELS: dict[str, Callable[[], Path]] = {"tiny": tiny_model, "SmolLM2": smollm2, "Gemma 3": gemma3}
+LIMIT_S = {"tiny": 180.0, "SmolLM2": 1800.0, "Gemma 3": 1800.0}  # for one run: many times what it should take
 SIDES = ("alone", "auto", "pin", "callo")
 SHAPES: tuple[Form, ...] = ("chat", "messages", "responses", "completion")
 RANDOM = "mixed"  # hang-ups and several answers: no bound, and no two plays of it are quite the same

@@ -14,9 +14,11 @@ import requests
 
 from benchmark.cells import FLAGS
 from benchmark.cells import KEPT
+from benchmark.cells import LIMIT_S
 from benchmark.cells import MODELS
 from benchmark.cells import Cell
 from benchmark.results import Answers
+from benchmark.sides import in_time
 from benchmark.sides import side
 from play import Played
 from play import play
@@ -49,7 +51,11 @@ class Answer:
 def compared(cell: Cell, name: str, seed: int, session: int) -> Answers:
     """Play a chat cell by the side `name` and compare every answer with an uncached one."""
     model = MODELS[cell.model]()
-    with start(model, FLAGS[cell.flags], cell.build) as server, side(name, server, model) as before:
+    with (
+        start(model, FLAGS[cell.flags], cell.build) as server,
+        side(name, server, model) as before,
+        in_time(server, LIMIT_S[cell.model]),
+    ):
         run = SCENARIOS[cell.scenario].start(seed, reply_tokens=cell.reply, scale=cell.scale)
         played = play(run, before.url, "chat", at_a_time=cell.at_once)
         steered = before.steered(len(played))

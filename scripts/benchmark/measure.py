@@ -15,11 +15,13 @@ import numpy as np
 import requests
 
 from benchmark.cells import FLAGS
+from benchmark.cells import LIMIT_S
 from benchmark.cells import MODELS
 from benchmark.cells import Cell
 from benchmark.results import Absence
 from benchmark.results import Run
 from benchmark.sides import NotThere
+from benchmark.sides import in_time
 from benchmark.sides import side
 from play import BODIES
 from play import PATHS
@@ -51,7 +53,7 @@ def _measured(cell: Cell, name: str, seed: int, session: int) -> Run:
     load = os.getloadavg()[0]
     model = MODELS[cell.model]()
     with start(model, replace(FLAGS[cell.flags], metrics=True), cell.build) as server:
-        with side(name, server, model) as before:
+        with side(name, server, model) as before, in_time(server, LIMIT_S[cell.model]):
             # What a side asks at its own start is not counted; whatever it sends later is.
             already = evaluated_tokens(server.url)
             traffic = SCENARIOS[cell.scenario].start(seed, reply_tokens=cell.reply, scale=cell.scale)

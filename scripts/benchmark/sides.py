@@ -13,9 +13,12 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event
 from threading import Lock
+from threading import Timer
 from typing import TypeAlias
 
 import requests
@@ -43,6 +46,30 @@ class Side:
 
     url: str
     steered: Callable[[int], Steered]
+
+
+@contextmanager
+def in_time(server: LlamaServer, seconds: float) -> Iterator[None]:
+    """Kill the server where the block takes longer, and raise NotThere for whatever came of that.
+
+    A pin to a busy slot can leave a server evaluating for ever, and its clients waiting.
+    """
+    late = Event()
+
+    def give_up() -> None:
+        late.set()
+        server.kill()
+
+    timer = Timer(seconds, give_up)
+    timer.start()
+    try:
+        yield
+    except (OSError, HTTPException) as error:
+        if late.is_set():
+            raise NotThere(f"not done after {seconds:.0f} s, the server answers no more") from error
+        raise
+    finally:
+        timer.cancel()
 
 
 @contextmanager
