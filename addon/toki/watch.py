@@ -137,17 +137,27 @@ class Watch:
         self._stir.set()
 
     async def roused(self) -> None:
-        """After a pause: find out whether the server fell asleep, or a router unloaded the model, so that nothing is
-        left of what it held. /props wakes none; the look-ups that follow would hide it."""
+        """After a pause: find out whether the server fell asleep, was replaced by another, or a router unloaded the
+        model, so that nothing is left of what it held. /props wakes none; the look-ups that follow would hide it."""
         if not self._known or self._in_flight or time.monotonic() < self._ended_at + AWAKE:
             return
         try:
             props: Props = await self._submit(self._backend.props, self._auth, TIMEOUT, model=self._model)
         except ServerError as error:
             self.doubt(certain=error.status is not None)
-        else:
-            if props.is_sleeping:
-                self.doubt(certain=True)
+            return
+        if props.is_sleeping:
+            self.doubt(certain=True)
+        elif not props.router and await self._was_replaced(props):
+            self.doubt(certain=True)
+            with contextlib.suppress(ServerError):  # it is asked again while the request runs
+                await self._learn()
+
+    async def _was_replaced(self, props: Props) -> bool:
+        if _facts(props) != self._facts:
+            return True
+        looked = await self._look()
+        return looked is not None and self._is_another(looked)
 
     def look_soon(self) -> None:
         """The engine wants a look as soon as one may be taken."""
@@ -255,7 +265,7 @@ class Watch:
             self._known = False
             self._mute = error.status in MISSING
             raise
-        facts = (props.total_slots, props.n_ctx, props.build, props.model)
+        facts = _facts(props)
         restarted = facts != self._facts and not props.router
         looked, known = None, Known()
         if restarted:
@@ -296,3 +306,8 @@ class Watch:
 
     def _failed(self, route: str, error: ServerError) -> None:
         self._complaints.tell(f"{route}: {error}", f"can't learn about the server, requests pass as they came: {error}")
+
+
+def _facts(props: Props) -> tuple[int, int, str, str]:
+    """What tells one server from another."""
+    return props.total_slots, props.n_ctx, props.build, props.model

@@ -71,7 +71,7 @@ FOREIGN_PAUSE = 60.0  # seconds without steering after traffic of others was see
 LINGER = 30.0  # seconds after which any request whose client left is taken to have ended, where no look tells
 UNREAD = 2.0  # seconds after its end from which a request that was not read until then never will be
 CANCELLED = 1.2  # seconds after which a prefill is cancelled, unless answers to others go out (llama-server 6.2)
-TOKEN = 0.05  # seconds after which a stream in decode is cancelled: at its next token
+TOKEN = 0.02  # seconds after which a stream in decode is cancelled: at its next token
 
 
 PASSED = Decision(Action.PASSED, None, None, None, None, None, "")
@@ -547,8 +547,8 @@ class Engine:
         return [best] if best is not None and verified[best][0] >= self._min_reuse else []
 
     def _predictions(self, flight: Flight) -> tuple[Span | None, Span | None]:
-        """Reuse predicted for a request that leaves as it came: by this server, and by one that was never steered. None
-        where it could rest on contents from before toki's time."""
+        """Reuse predicted for a request that leaves as it came: by this server, and by one that was never steered. The
+        latter only where it can't rest on contents from before toki's time: gains are reckoned from it."""
         belief = self.belief
         if belief is None or flight.launched:
             return None, None
@@ -559,7 +559,8 @@ class Engine:
                 if not other.launched and other.prompt is not None and other is not flight:
                     after.launch(self._wish(other, steered=shadow is belief.base))
             launch = after.launch(self._wish(flight))
-            spans.append(launch.reuse if launch and launch.sure else None)
+            known = launch is not None and (launch.sure or shadow is belief.base)
+            spans.append(launch.reuse if launch is not None and known else None)
         return spans[0], spans[1]
 
     # --- keeping up -------------------------------------------------------------------------------
@@ -675,15 +676,16 @@ class Engine:
         if launch is None or flight.prompt is None:
             return CANCELLED
         # Its prefill ends, and with the first token the server sees that nobody listens; or it is cancelled before.
-        prefill = 1.5 * (flight.prompt.length - launch.reuse.likely) * self._prices.evaluate / 1000
-        flight.quick = prefill < 1
-        return min(LINGER, prefill + (TOKEN if flight.quick else CANCELLED))
+        prefill = (flight.prompt.length - launch.reuse.likely) * self._prices.evaluate / 1000
+        flight.quick = prefill < CANCELLED / 2
+        return prefill if flight.quick else min(LINGER, prefill + CANCELLED)
 
     def _score(self, flight: Flight, measured: Measured) -> bool:
         """Compare each belief's prediction with the server's figure; whether the leading one was wrong."""
         leader = self.belief
         if leader is None or measured.reused is None or flight.prompt is None:
             return flight.prompt is None
+        self._ended_unseen(flight, measured.reused)
         surprised = False
         for belief in self._beliefs:
             right = belief.judge(flight.key, measured.reused, flight.overlapped)
@@ -692,6 +694,22 @@ class Engine:
                 self._actions.judge(flight.decision.action, right)
         self._learn_speed(measured)
         return surprised
+
+    def _ended_unseen(self, flight: Flight, reused: int) -> None:
+        """A request reused what only one whose client had left can have left behind: that one had ended before."""
+        leader = self.belief
+        launch = leader.base.launches.get(flight.key) if leader is not None else None
+        if leader is None or launch is None or launch.reuse.low <= reused <= launch.reuse.high:
+            return
+        for other in [one for one in self._flights.values() if one.left is not None and one.prompt is not None]:
+            end = Cancelled(other.key, *self._kept(other))
+            if not leader.timeline.ended_before(end, flight.key, reused):
+                continue
+            del self._flights[other.key]
+            for belief in self._beliefs:
+                if belief is not leader and not belief.timeline.ended_before(end, flight.key, reused):
+                    belief.timeline.take(end)
+            return
 
     def _learn_speed(self, measured: Measured) -> None:
         if measured.prompt_ms is not None and measured.evaluated is not None and measured.evaluated >= 64:

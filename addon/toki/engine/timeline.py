@@ -153,6 +153,26 @@ class Timeline:
                     return True
         return False
 
+    def ended_before(self, end: Cancelled, key: int, reused: int) -> bool:
+        """Whether the end of a request, of which nothing was seen yet, explains what the later request `key` reused.
+        Then it is put just before that one's launch."""
+        moments = list(self._moments)
+        start = next((n for n, moment in enumerate(moments) if moment.step.key == key), None)
+        if start is None:
+            return False
+        steps = [moment.step for moment in moments[start:]]
+        self._reused[key] = reused
+        if key in self._contradictions(moments[start].base.copy(), [end, *steps]):
+            return False
+        del moments[start:]
+        first = self._moments[start]
+        self._moments.clear()
+        self._moments.extend(moments)
+        self.base, self.alone = first.base.copy(), first.alone.copy()
+        for step in (end, *steps):
+            self.take(step)
+        return True
+
     def _replay(self, first: Moment, order: Sequence[Step]) -> None:
         self.base, self.alone = first.base.copy(), first.alone.copy()
         self._moments.clear()
