@@ -32,6 +32,7 @@ from benchmark.cells import MODELS
 from benchmark.cells import QUICK
 from benchmark.cells import SHAPES
 from benchmark.cells import SIDES
+from benchmark.cells import TRAFFIC
 from benchmark.cells import Planned
 from benchmark.cells import Wanted
 from benchmark.cells import in_order
@@ -51,7 +52,6 @@ from benchmark.summary import EVALUATED_LIMIT
 from benchmark.tables import tables
 from servers import BUILDS
 from servers import ROOT
-from traffic import SCENARIOS
 
 KEPT_IN = ROOT / "docs" / "bench"
 SEEDS = (1, 2, 3, 4, 5)
@@ -86,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
     what = found.add_argument_group("what to play (each narrows the plan; several with commas between)")
     what.add_argument("--quick", action="store_true", help="a small plan, one seed")
     what.add_argument("--seeds", type=numbers, help="default: 1,2,3,4,5")
-    what.add_argument("--scenarios", type=one_of(tuple(SCENARIOS)), help=", ".join(SCENARIOS))
+    what.add_argument("--scenarios", type=one_of(tuple(TRAFFIC)), help=", ".join(TRAFFIC))
     what.add_argument("--flags", type=one_of(tuple(FLAGS)), help=", ".join(FLAGS))
     what.add_argument("--at-once", type=numbers, help="requests in flight: 1, 4")
     what.add_argument("--reply", type=numbers, help="length of answers in tokens: 8, 200")

@@ -16,6 +16,7 @@ from benchmark import checks
 from benchmark.cells import EVERY
 from benchmark.cells import FLAGS
 from benchmark.cells import FULL
+from benchmark.cells import MODELS
 from benchmark.cells import QUICK
 from benchmark.cells import SIDES
 from benchmark.cells import Cell
@@ -79,14 +80,14 @@ class TestPlan:
         planned = plan(FULL, Wanted())
         cells = [each.cell for each in planned]
         assert len(set(cells)) == len(cells)
-        assert {cell.scenario for cell in cells} == set(SCENARIOS)
+        assert {cell.scenario for cell in cells} == {*SCENARIOS, "siblings"}
         for flags in FLAGS:
             for scenario in EVERY:
                 for at_once in (1, 4):
                     assert Cell(flags=flags, scenario=scenario, at_once=at_once) in cells
         assert {cell.shape for cell in cells} == {"chat", "messages", "responses", "completion"}
         assert {cell.reply for cell in cells} == {8, 200}
-        assert {cell.model for cell in cells} == {"tiny", "SmolLM2", "Gemma 3"}
+        assert {cell.model for cell in cells} == set(MODELS)
         assert {side for each in planned for side in each.sides} == set(SIDES)
 
     def test_each_option_narrows_it(self) -> None:
@@ -284,7 +285,7 @@ class TestChecks:
         assert check(Results(runs=pair(116, 200, cell)), "responses, in turn").held is None
 
     def test_real_models(self) -> None:
-        cell = Cell(model="Gemma 3", flags="-np 4", scenario="same-document", scale=0.25)
+        cell = Cell(model="Gemma 3", flags="-np 4", scenario="siblings", scale=0.5)
         results = Results(runs=pair(65, 100, cell, wall_s=0.9, first_p95_s=0.3))
         assert check(results, "Gemma 3, siblings").held is True
         assert check(results, "Gemma 3: wall time improves").held is True

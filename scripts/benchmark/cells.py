@@ -11,12 +11,14 @@ from dataclasses import fields
 from itertools import product
 from pathlib import Path
 
+from benchmark.siblings import SIBLINGS
 from play import Form
 from servers import Build
 from servers import Flags
 from servers import gemma3
 from servers import smollm2
 from servers import tiny_model
+from servers import tiny_window_model
 from traffic import SCENARIOS
 
 KEPT = "-np 16 -kvu --no-cache-idle-slots"
@@ -32,12 +34,23 @@ FLAGS: dict[str, Flags] = {
     "-cram 3": Flags(cache_ram_mib=3),
     "-cram 6": Flags(cache_ram_mib=6),
 }
-MODELS: dict[str, Callable[[], Path]] = {"tiny": tiny_model, "SmolLM2": smollm2, "Gemma 3": gemma3}
-LIMIT_S = {"tiny": 180.0, "SmolLM2": 1800.0, "Gemma 3": 1800.0}  # for one run: many times what it should take
+MODELS: dict[str, Callable[[], Path]] = {
+    "tiny": tiny_model,
+    "tiny window": tiny_window_model,
+    "SmolLM2": smollm2,
+    "Gemma 3": gemma3,
+}
+LIMIT_S = {
+    "tiny": 180.0,
+    "tiny window": 180.0,
+    "SmolLM2": 1800.0,
+    "Gemma 3": 1800.0,
+}  # for one run: many times what it should take
 SIDES = ("alone", "auto", "pin", "callo")
 SHAPES: tuple[Form, ...] = ("chat", "messages", "responses", "completion")
 RANDOM = "mixed"  # hang-ups and several answers: no bound, and no two plays of it are quite the same
 EVERY = tuple(SCENARIOS)
+TRAFFIC = {**SCENARIOS, SIBLINGS.name: SIBLINGS}
 DOCUMENT = "same-document"
 
 
@@ -108,8 +121,10 @@ FULL = (
         model=("SmolLM2", "Gemma 3"),
         flags=("default", "-np 4"),
         scenario=("shared-preamble", "parent-and-subagents", DOCUMENT),
-        scale=0.25,
+        scale=0.15,
     ),
+    Block(model=("tiny window",), flags=("default", "-np 4"), scenario=(SIBLINGS.name,)),
+    Block(model=("Gemma 3",), flags=("default", "-np 4"), scenario=(SIBLINGS.name,), at_once=(1,), scale=0.5),
 )
 QUICK = (
     Block(flags=("default", "-np 4"), scenario=("shared-preamble", "big-with-sides"), at_once=(1,), scale=0.3),

@@ -13,6 +13,7 @@ from benchmark.cells import DOCUMENT
 from benchmark.cells import KEPT
 from benchmark.results import Results
 from benchmark.results import Run
+from benchmark.siblings import SIBLINGS
 from benchmark.summary import EVALUATED_LIMIT
 from benchmark.summary import TIME_LIMIT
 from benchmark.summary import Figure
@@ -162,16 +163,13 @@ def _other_shapes(runs: Sequence[Run]) -> Iterator[Check]:
 
 def _real_models(runs: Sequence[Run]) -> Iterator[Check]:
     pairs = paired(runs, "auto")
-    siblings = [
-        each
-        for each in pairs
-        if each.cell.model == "Gemma 3" and each.cell.at_once == 1 and each.cell.scenario == DOCUMENT
-    ]
-    yield _at_most(
-        f"Gemma 3, siblings behind one preamble in turn: evaluated at most {PLANTED} x alone",
-        {each.cell.flags: summed([each], evaluated) for each in siblings},
-        PLANTED,
-    )
+    for model in ("tiny window", "Gemma 3"):
+        siblings = [each for each in pairs if (each.cell.model, each.cell.scenario) == (model, SIBLINGS.name)]
+        yield _at_most(
+            f"{model}, siblings behind one preamble in turn: evaluated at most {PLANTED} x alone",
+            {each.cell.flags: summed([each], evaluated) for each in siblings if each.cell.at_once == 1},
+            PLANTED,
+        )
     for model in ("SmolLM2", "Gemma 3"):
         of_model = [each for each in pairs if each.cell.model == model]
         better = [each for each in of_model if statistics.median(each.ratios(evaluated)) <= 0.9]

@@ -16,6 +16,7 @@ from benchmark.cells import FLAGS
 from benchmark.cells import KEPT
 from benchmark.cells import LIMIT_S
 from benchmark.cells import MODELS
+from benchmark.cells import TRAFFIC
 from benchmark.cells import Cell
 from benchmark.results import Answers
 from benchmark.sides import in_time
@@ -25,7 +26,6 @@ from play import play
 from servers import BUILDS
 from servers import LlamaServer
 from servers import start
-from traffic import SCENARIOS
 from traffic import Request
 from traffic import chat
 
@@ -56,7 +56,7 @@ def compared(cell: Cell, name: str, seed: int, session: int) -> Answers:
         side(name, server, model) as before,
         in_time(server, LIMIT_S[cell.model]),
     ):
-        run = SCENARIOS[cell.scenario].start(seed, reply_tokens=cell.reply, scale=cell.scale)
+        run = TRAFFIC[cell.scenario].start(seed, reply_tokens=cell.reply, scale=cell.scale)
         played = play(run, before.url, "chat", at_a_time=cell.at_once)
         steered = before.steered(len(played))
     with start(model, FLAGS[cell.flags], cell.build) as fresh:

@@ -17,6 +17,7 @@ import requests
 from benchmark.cells import FLAGS
 from benchmark.cells import LIMIT_S
 from benchmark.cells import MODELS
+from benchmark.cells import TRAFFIC
 from benchmark.cells import Cell
 from benchmark.results import Absence
 from benchmark.results import Run
@@ -32,7 +33,6 @@ from toki import endpoints
 from toki.prompt import PromptReader
 from toki.server import Auth
 from toki.server import LlamaServerBackend
-from traffic import SCENARIOS
 from traffic import endless
 
 PATIENCE = 60.0  # seconds for one question to the server after a run
@@ -56,7 +56,7 @@ def _measured(cell: Cell, name: str, seed: int, session: int) -> Run:
         with side(name, server, model) as before, in_time(server, LIMIT_S[cell.model]):
             # What a side asks at its own start is not counted; whatever it sends later is.
             already = evaluated_tokens(server.url)
-            traffic = SCENARIOS[cell.scenario].start(seed, reply_tokens=cell.reply, scale=cell.scale)
+            traffic = TRAFFIC[cell.scenario].start(seed, reply_tokens=cell.reply, scale=cell.scale)
             played = play(traffic, before.url, cell.shape, at_a_time=cell.at_once)
             steered = before.steered(len(played))
             evaluated = evaluated_tokens(server.url) - already

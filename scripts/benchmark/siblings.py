@@ -1,0 +1,29 @@
+"""Traffic for models with a sliding window: conversations that share a head and nothing else.
+
+Such a model can go back only to a checkpoint, and leaves none where a shared head ends unless somebody asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from traffic.run import Script
+from traffic.run import once
+from traffic.scenario import Scenario
+from traffic.scenario import Stage
+from traffic.scenario import opening
+from traffic.scenario import single
+
+
+def siblings(stage: Stage) -> Iterable[Script]:
+    """Six prompts of 3,400 tokens, of which the first 2,500 are the same."""
+    preamble = stage.writer("preamble").prose(2500, 2500)
+
+    def session(name: str) -> Script:
+        text = opening(name, stage.writer(name).prose(900, 900))
+        return once(single(name, preamble, text, stage.reply_tokens, "turn"))
+
+    return [session(f"sibling-{number}") for number in range(1, 7)]
+
+
+SIBLINGS = Scenario("siblings", "six long prompts behind one preamble", siblings)
