@@ -73,7 +73,7 @@ def test_one_shots_teach_that_their_kin_do_not_return() -> None:
         chat.says([*head, *range(1000 * n, 1000 * n + 50)])
     newest = chat.conversations.recent[8]
     assert newest.family.started == 8
-    assert chat.conversations.chance(newest) == pytest.approx(1 / 9)
+    assert chat.conversations.chance(newest) == pytest.approx(0.02)
     chat.says([*range(5000, 5100)])
     stranger = chat.conversations.recent[9]
     assert stranger.family is not newest.family

@@ -15,6 +15,8 @@ from toki.engine.contents import Held
 
 CONTINUES = 0.95  # share of a conversation's contents that a prompt must extend to go by its name
 SLACK = 16  # tokens at the end of a prompt that may be gone when the conversation goes on
+PRIOR = 2.0  # conversations that the usual chance counts for beside what a family showed
+EDITED = 0.25  # what is left of the chance that a conversation goes on as it was, once it was edited
 KIN = 0.3  # share of a first prompt that two conversations of one family have in common
 
 
@@ -25,9 +27,9 @@ class Family:
     started: int = 0
     returned: int = 0
 
-    def chance(self) -> float:
-        """The chance that one of its conversations returns after its first request: even odds for the first."""
-        return (self.returned + 1) / (self.started + 1)
+    def chance(self, usual: float) -> float:
+        """The chance that one of its conversations returns after its first request; `usual` where little is known."""
+        return (self.returned + PRIOR * usual) / (self.started + PRIOR)
 
 
 @dataclass(slots=True)
@@ -41,6 +43,8 @@ class Conversation:
     name: int
     turns: int = 1
     seen: int = 0  # number of the latest request, counted over all conversations
+    first: int = 0  # tokens of its first prompt
+    edited: bool = False  # a later one goes on from within its history: it was edited, or answered anew
     gap: float = 0.0  # running mean of requests of others between two turns
 
 
@@ -52,21 +56,29 @@ class Conversations:
     limit: int = 64
     recent: OrderedDict[int, Conversation] = field(default_factory=OrderedDict)
     requests: int = 0
+    all: Family = field(default_factory=Family)  # every conversation taken together
 
     def note(self, key: int, prompt: Held) -> Conversation:
         """A request arrived: it continues a conversation or starts one."""
         self.requests += 1
         conversation, name = self._find(prompt)
         if conversation is None:
-            conversation = Conversation(key, prompt, self._family(prompt), key if name is None else name)
+            kin, shared = self._nearest(prompt)
+            if kin is not None and shared > kin.first:
+                kin.edited = True
+            family = kin.family if kin is not None and shared >= KIN * prompt.length else Family()
+            conversation = Conversation(key, prompt, family, key if name is None else name, first=prompt.length)
             conversation.family.started += 1
+            self.all.started += 1
         else:
             gap = self.requests - conversation.seen - 1
             conversation.gap = gap if conversation.turns == 1 else 0.7 * conversation.gap + 0.3 * gap
             if conversation.turns == 1:
                 conversation.family.returned += 1
+                self.all.returned += 1
             conversation.turns += 1
             conversation.held = prompt
+            conversation.edited = False
         conversation.seen = self.requests
         self.recent[conversation.key] = conversation
         self.recent.move_to_end(conversation.key)
@@ -94,7 +106,9 @@ class Conversations:
     def chance(self, conversation: Conversation) -> float:
         """How likely it comes back at all: less with each request that it stays away beyond its habit."""
         age = self.requests - conversation.seen
-        chance = conversation.family.chance() if conversation.turns == 1 else 0.95
+        chance = conversation.family.chance(self.all.chance(0.5)) if conversation.turns == 1 else 0.95
+        if conversation.edited:
+            chance *= EDITED
         patience = 8 + 4 * conversation.gap
         return float(chance * 0.5 ** (age / patience))
 
@@ -109,13 +123,11 @@ class Conversations:
         for conversation in [one for one in self.recent.values() if one.held is held]:
             del self.recent[conversation.key]
 
-    def _family(self, prompt: Held) -> Family:
-        """The family of the conversation that shares most with a new one, where that is a good part of it."""
-        best, shared = None, 0
-        for conversation in self.recent.values():
-            common = self.contents.span(conversation.held, prompt).likely
-            if common > shared:
-                best, shared = conversation, common
-        if best is not None and shared >= KIN * prompt.length:
-            return best.family
-        return Family()
+    def _nearest(self, prompt: Held) -> tuple[Conversation | None, int]:
+        """The conversation that shares most with a prompt, the latest of several, and how many tokens."""
+        best, most = None, 0
+        for conversation in reversed(self.recent.values()):
+            shared = self.contents.span(conversation.held, prompt).likely
+            if shared > most:
+                best, most = conversation, shared
+        return best, most

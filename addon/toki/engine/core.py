@@ -522,7 +522,7 @@ class Engine:
         A pin to a busy slot damages the running answer where there is a RAM cache, so while other requests run only a
         fresh look counts; with idle clearing also because a slot may be emptied before its last byte is seen.
         """
-        idle = [number for number, slot in enumerate(belief.base.slots) if slot.idle]
+        idle = belief.base.slots.idle()
         if flight.primed is not None:
             return [number for number in idle if number == flight.primed]
         if event.slots is None or event.looked_at is None or event.looked_at <= self._changed_at:

@@ -230,7 +230,7 @@ def _price(shadow: Shadow, wish: Wish, returns: Returns, prices: Prices, plan: P
 def _worth_trying(shadow: Shadow, wish: Wish, returns: Returns) -> list[int]:
     """Idle slots of which one is surely as good as any other: those that share most with the prompt, those whose
     contents would be missed least, the least recently used, and one that is empty."""
-    idle = [number for number, slot in enumerate(shadow.slots) if slot.idle]
+    idle = shadow.slots.idle()
     if len(idle) <= 4:
         return idle
     shared = {number: wish.shares[held] for number in idle if (held := shadow.slots[number].held) is not None}

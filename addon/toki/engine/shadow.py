@@ -58,6 +58,23 @@ class Slot:
         return self.key is None
 
 
+class SlotPool(list[Slot]):
+    """A server's slots by number, as many as it has (`total_slots`). What a request leaves in a slot stays there until
+    another takes the slot: one that shares most of it, else the least recently used one is given away first."""
+
+    def idle(self) -> list[int]:
+        """The slots on which nothing runs."""
+        return [number for number, slot in enumerate(self) if slot.key is None]
+
+    def least_recently_used(self) -> int | None:
+        """The idle slot that was released first; of never used ones the highest (ctx:1756 compares with `<=`)."""
+        oldest = None
+        for number, slot in enumerate(self):
+            if slot.key is None and (oldest is None or slot.used <= self[oldest].used):
+                oldest = number
+        return oldest
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """What a launch would do, or did."""
@@ -83,7 +100,7 @@ class Shadow:
     def __init__(self, rules: Rules, contents: Contents) -> None:
         self.rules = rules
         self.contents = contents
-        self.slots: list[Slot] = [Slot() for _ in range(rules.n_slots)]
+        self.slots = SlotPool(Slot() for _ in range(rules.n_slots))
         # In order of insertion, since the front is evicted first; with the most that ever lay from there to the back.
         self.ram: dict[Held, int] = {}
         self.ram_known = True  # whether all entries are known
@@ -97,7 +114,7 @@ class Shadow:
         twin = Shadow.__new__(Shadow)
         twin.rules = self.rules
         twin.contents = self.contents
-        twin.slots = self.slots.copy()
+        twin.slots = SlotPool(self.slots)
         twin.ram = self.ram.copy()
         twin.ram_known = self.ram_known
         twin.waiting = self.waiting.copy()
@@ -140,10 +157,7 @@ class Shadow:
                 return chosen, bool(keep < 0.5)
         if chosen is not None:
             return chosen, False
-        oldest = None
-        for number, slot in enumerate(self.slots):  # `<=`: of never used slots the highest id wins (ctx:1756)
-            if slot.key is None and (oldest is None or slot.used <= self.slots[oldest].used):
-                oldest = number
+        oldest = self.slots.least_recently_used()
         return oldest, oldest is not None
 
     def _shared(self, held: Held, wish: Wish) -> int:
@@ -199,7 +213,7 @@ class Shadow:
                 held = entry
                 moved += entry.length
         # A request with n > 1 waits until all its copies find a slot; the RAM cache was turned to before (ctx:2454).
-        others = [n for n, slot in enumerate(self.slots) if slot.idle and n != number][: wish.children]
+        others = [one for one in self.slots.idle() if one != number][: wish.children]
         if len(others) < wish.children:
             if held is not self.slots[number].held:
                 self.correct(number, held)
