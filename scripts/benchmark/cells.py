@@ -123,8 +123,8 @@ FULL = (
         scenario=("shared-preamble", "parent-and-subagents", DOCUMENT),
         scale=0.15,
     ),
-    Block(model=("tiny window",), flags=("default", "-np 4"), scenario=(SIBLINGS.name,)),
-    Block(model=("Gemma 3",), flags=("default", "-np 4"), scenario=(SIBLINGS.name,), at_once=(1,), scale=0.5),
+    Block(model=("tiny window",), flags=("-np 4",), scenario=(SIBLINGS.name,)),
+    Block(model=("Gemma 3",), flags=("-np 4",), scenario=(SIBLINGS.name,), at_once=(1,), scale=0.5),
 )
 QUICK = (
     Block(flags=("default", "-np 4"), scenario=("shared-preamble", "big-with-sides"), at_once=(1,), scale=0.3),
