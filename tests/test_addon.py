@@ -179,7 +179,7 @@ async def test_replayed_flows_and_those_of_other_addons_are_left_alone(bench: Be
     bench.addon.responseheaders(replayed)
     bench.addon.response(replayed)
     assert replayed.response.stream is False
-    assert bench.script.calls == []
+    assert {path for path, _ in bench.script.calls} <= {"/props", "/slots"}  # the introduction alone
 
 
 async def test_an_answer_by_another_addon_is_recorded_as_never_sent(bench: Bench) -> None:
