@@ -623,7 +623,7 @@ def test_a_replaced_database_does_not_suffer_from_the_old_ones_end(path: Path) -
 def plain_user() -> Iterator[Path]:
     """A directory of a user whom file modes bind: root becomes `nobody` for the test."""
     shared = (tempfile.gettempdir(), "/var/tmp", "/dev/shm")  # the first may be root's alone
-    where = next(place for place in shared if os.stat(place).st_mode & stat.S_IXOTH)
+    where = next(place for place in shared if Path(place).stat().st_mode & stat.S_IXOTH)
     with tempfile.TemporaryDirectory(dir=where) as directory:
         if os.geteuid() != 0:
             yield Path(directory)
