@@ -18,6 +18,7 @@ from toki.engine.events import Mode
 from toki.settings import OPTIONS
 from toki.settings import Settings
 from toki.settings import add_options
+from toki.settings import check_deferred
 from toki.settings import default_db
 from toki.settings import from_options
 from toki.settings import server_url
@@ -229,3 +230,9 @@ def test_without_a_home_a_file_must_be_named(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ValueError, match="toki_db='': there is no home directory"):
         default_db("linux", {})
     assert default_db("linux", {"XDG_STATE_HOME": "/state"}) == Path("/state/toki/toki.db")
+
+
+def test_a_number_that_is_none_is_refused_before_mitmproxy_drops_it() -> None:
+    check_deferred({"toki_min_reuse": ["12"], "toki_mode": ["whatever"], "other": ["x"]})
+    with pytest.raises(ValueError, match="toki_keep_days='soon': must be a whole number"):
+        check_deferred({"toki_keep_days": ["soon"]})

@@ -32,6 +32,7 @@ from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.settings import Settings
 from toki.settings import add_options
+from toki.settings import check_deferred
 from toki.settings import from_options
 from toki.store import Store
 from toki.tap import Tap
@@ -63,6 +64,11 @@ class Toki:
     # --- life ---
 
     def load(self, loader: Loader) -> None:
+        given = {name: getattr(value, "val", ()) for name, value in ctx.options.deferred.items()}
+        try:
+            check_deferred(given)
+        except ValueError as error:
+            logger.error(f"toki: {error}")  # an error logged at its start ends mitmproxy
         add_options(loader)
         self._raised = Raised(ctx.options)
 
@@ -90,6 +96,9 @@ class Toki:
         if not self._targets or self._settings is None:
             logger.warning("toki: no llama-server to look after: use --mode reverse:URL or --set toki_server=URL")
             return
+        for name in ctx.options.deferred:
+            if name.startswith("toki_"):
+                logger.error(f"toki: there is no option {name}")
         names = ", ".join(target.url for target in self._targets)
         logger.info(f"toki: starts afresh before {names}, mode {self._settings.mode}, rows in {self._settings.db}")
         if self._settings.mode is not Mode.OFF:

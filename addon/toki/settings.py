@@ -136,6 +136,17 @@ def add_options(loader: Loader) -> None:
         loader.add_option(option.name, option.type, option.default, option.help, option.choices or None)
 
 
+def check_deferred(deferred: Mapping[str, Sequence[str]]) -> None:
+    """Raise ValueError where what was given for a number is none: mitmproxy would drop it silently, and the script with
+    it. `deferred`: what `--set` said of options before any addon had made them known."""
+    for option in OPTIONS:
+        for value in deferred.get(option.name, ()) if option.type is int else ():
+            try:
+                int(value)
+            except ValueError:
+                raise ValueError(f"{option.name}={value!r}: must be a whole number") from None
+
+
 def from_options(options: Options) -> Settings:
     """The settings that `options` holds. Raises ValueError naming the option, its value and what is allowed."""
     return Settings(

@@ -225,7 +225,8 @@ def test_unknown_conversations_cost_nothing() -> None:
 def test_the_cheapest_is_taken_and_passing_where_it_wins_little(costs: list[tuple[int, int]], margin: int) -> None:
     nothing = Span(0, 0, 0)
     plan, launch = Plan(Action.PASSED, None, None), Launch(0, nothing, True)
-    priced = [Priced(plan, Option(Action.PASSED, 0, nothing, now, later, ""), launch) for now, later in costs]
+    shadow = Shadow(Rules(), Contents())
+    priced = [Priced(plan, Option(Action.PASSED, 0, nothing, now, later, ""), launch, shadow) for now, later in costs]
     chosen = next(n for n, one in enumerate(priced) if one is cheapest(priced, margin))
     totals = [now + later for now, later in costs]
     if chosen:

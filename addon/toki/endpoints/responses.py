@@ -88,8 +88,8 @@ def _add(messages: list[Json], item: Any) -> None:
             if not _assistant_is_last(messages):
                 messages.append({"role": "assistant", "content": []})
             messages[-1]["reasoning_content"] = thought
-        case kind, _:
-            raise RefusedError(f"an item of 'input' is of a type or form that the server does not know ('{kind}')")
+        case _:
+            raise RefusedError("an item of 'input' is of a type or form that the server does not know")
 
 
 def _assistant_is_last(messages: list[Json]) -> bool:
@@ -121,8 +121,8 @@ def _input_part(piece: Any) -> Json:
             return {"text": piece["text"], "type": "text"}
         case "input_image" if "image_url" in piece:
             return {"image_url": {"url": piece["image_url"]}, "type": "image_url"}
-        case kind:
-            raise RefusedError(f"a part of a message is of a type or form that the server does not know ('{kind}')")
+        case _:
+            raise RefusedError("a part of a message is of a type or form that the server does not know")
 
 
 def _output_part(piece: Any) -> Json:
@@ -131,8 +131,8 @@ def _output_part(piece: Any) -> Json:
             return {"text": piece["text"], "type": "text"}
         case "refusal" if _has_texts(piece, "refusal"):
             return {"refusal": piece["refusal"], "type": "refusal"}
-        case kind:
-            raise RefusedError(f"a part of an answer is of a type or form that the server does not know ('{kind}')")
+        case _:
+            raise RefusedError("a part of an answer is of a type or form that the server does not know")
 
 
 def _tool_output_part(piece: Any) -> Json:
@@ -141,8 +141,8 @@ def _tool_output_part(piece: Any) -> Json:
             return {**piece, "type": "text"}
         case "input_image" if "image_url" in piece:
             return {**piece, "type": "image_url", "image_url": {"url": piece["image_url"]}}
-        case kind:
-            raise RefusedError(f"a part of a tool's output is of a type that the server does not know ('{kind}')")
+        case _:
+            raise RefusedError("a part of a tool's output is of a type that the server does not know")
 
 
 def _reasoning(parts: list[Any] | None) -> str:

@@ -14,7 +14,7 @@ from toki.engine.contents import Contents
 from toki.engine.contents import Held
 
 CONTINUES = 0.95  # share of a conversation's contents that a prompt must extend to go by its name
-SLACK = 16  # tokens at the end of a prompt that may be gone when the conversation goes on
+SLACK = 16  # tokens at the end of a prompt that may be gone when the conversation goes on, at most 5 % of a short one
 PRIOR = 2.0  # conversations that the usual chance counts for beside what a family showed
 EDITED = 0.25  # what is left of the chance that a conversation goes on as it was, once it was edited
 KIN = 0.3  # share of a first prompt that two conversations of one family have in common
@@ -97,7 +97,7 @@ class Conversations:
         shares = self.contents.likely([one.held for one in known], [prompt])[0].tolist()
         best, most, name = None, 0, None
         for one, shared in zip(known, shares, strict=True):
-            if shared > most and shared >= one.held.certain - SLACK:
+            if shared > most and shared >= one.held.certain - min(SLACK, max(4, one.held.certain // 20)):
                 best, most = one, shared
             if name is None and one.held.length and shared >= CONTINUES * one.held.length:
                 name = one.name
@@ -111,6 +111,14 @@ class Conversations:
             chance *= EDITED
         patience = 8 + 4 * conversation.gap
         return float(chance * 0.5 ** (age / patience))
+
+    def siblings(self, key: int) -> float:
+        """The chance that another conversation starts as this one does, the better the more there were; 0 after its
+        first prompt, when it is too late to prepare for that."""
+        conversation = self.recent.get(key)
+        if conversation is None or conversation.turns > 1:
+            return 0.0
+        return 1 - 1 / conversation.family.started
 
     def replace_held(self, old: Held, new: Held) -> None:
         """More is known of some contents."""

@@ -149,6 +149,7 @@ class Engine:
         self._tasks: dict[int, int] | None = None  # slot -> task id at the last quiet look
         self._launches = 0  # of ours since then
         self._changed_at = 0.0
+        self._unconfirmed = False  # a request is taken to have ended that no look has shown to have
         self._foreign_until = 0.0
 
     @property
@@ -384,6 +385,7 @@ class Engine:
             if busy > taken or changed > self._launches:
                 self._foreign_until = event.at + FOREIGN_PAUSE
         self._tasks, self._launches = tasks, 0
+        self._unconfirmed = self._unconfirmed and busy > taken
         if busy > taken:
             return []
         for belief in self._beliefs:
@@ -397,6 +399,7 @@ class Engine:
             if flight.left is None or at < flight.left + flight.lingers:
                 continue
             self._cut_off(flight, *self._kept(flight))
+            self._unconfirmed = True
         for flight in self._flights.values():
             if not flight.read and flight.ended is not None and at > flight.ended + UNREAD:
                 flight.read = True
@@ -463,7 +466,11 @@ class Engine:
                 return priced[-1]
             return cheapest(priced, max(MARGIN * prompt.length, LEAST_WIN) * self._prices.evaluate)
 
-        priced = priced_as(primers=may_prime, honours_slot=self._honours(ask))
+        priced = priced_as(
+            primers=may_prime,
+            honours_slot=self._honours(ask),
+            siblings=self._conversations.siblings(flight.thread) if flight.primed is None else 0.0,
+        )
         if not priced:
             return replace(passed, reason="all slots are busy"), None
         best, tries = choose(priced), ""
@@ -526,7 +533,7 @@ class Engine:
         if flight.primed is not None:
             return [number for number in idle if number == flight.primed]
         if event.slots is None or event.looked_at is None or event.looked_at <= self._changed_at:
-            return [] if self._flights else idle
+            return [] if self._flights or self._unconfirmed else idle
         if sum(view.busy for view in event.slots) != sum(flight.slots for flight in self._flights.values()):
             return []
         held = {number: slot.held.length if (slot := belief.base.slots[number]).held else 0 for number in idle}

@@ -20,6 +20,7 @@ from toki.engine.events import Option
 from toki.engine.shadow import Launch
 from toki.engine.shadow import Shadow
 from toki.engine.shadow import Wish
+from toki.engine.window import planted
 
 MARGIN = 0.01  # of the prompt's full price: a smaller win is not worth a deviation from the server's own choice
 LEAST_WIN = 16  # prompt tokens: nor is one smaller than this, whatever the prompt
@@ -77,6 +78,7 @@ class Priced:
     plan: Plan
     option: Option
     launch: Launch
+    after: Shadow  # what the server then holds
 
     @property
     def price(self) -> float:
@@ -163,11 +165,13 @@ def options(
     swaps: Sequence[int],
     primers: bool = False,
     honours_slot: bool = True,
+    siblings: float = 0.0,
 ) -> list[Priced]:
     """Price passing the request on, and the ways to steer it that are worth a try; passing comes first.
 
     `pins` and `swaps`: slots that may be steered to. `primers`: toki may send requests of its own. A request to an
-    endpoint that does not honour `id_slot` can be steered by a primer only. Empty where every slot is busy.
+    endpoint that does not honour `id_slot` can be steered by a primer only. `siblings`: the chance that another prompt
+    with the same head comes, which never came before. Empty where every slot is busy.
     """
     held = shadow.holds()
     wish = replace(wish, shares=dict(zip(held, shadow.contents.likely(held, [wish.prompt])[0].tolist(), strict=True)))
@@ -185,7 +189,40 @@ def options(
     priced = [_price(shadow, wish, returns, prices, plan) for plan in plans]
     if priced[0] is None:
         return []
+    if primers and siblings and shadow.rules.window is not None:
+        others = [one for one in priced if one is not None]
+        priced.append(_planted(shadow, wish, returns, prices, others, [*pins, *swaps], honours_slot, siblings))
     return [one for one in priced if one is not None]
+
+
+def _planted(
+    shadow: Shadow,
+    wish: Wish,
+    returns: Returns,
+    prices: Prices,
+    others: Sequence[Priced],
+    slots: Sequence[int],
+    honours_slot: bool,
+    siblings: float,
+) -> Priced | None:
+    """On a sliding-window model siblings share a head that the server can't go back to. A primer that ends a little
+    behind it leaves a checkpoint there, so that the next sibling pays for its own part only."""
+    window, slot = shadow.rules.window, others[0].launch.slot
+    sibling = max(wish.shares, key=lambda held: wish.shares[held], default=None)
+    shared = wish.shares[sibling] if sibling is not None else 0
+    missed = shared - max(one.launch.reuse.likely for one in others if one.plan.primer is None)
+    head = planted(window, shared, wish.prompt.length) if window is not None else None
+    if head is None or missed < WORTH_KEEPING or slot not in slots:
+        return None
+    primer = Primer(shadow.contents.hold(wish.prompt.place, head, head), slot)
+    plan = Plan(Action.PRIMED, slot, slot if honours_slot else None, primer)
+    priced = _price(shadow, wish, returns, prices, plan)
+    left = priced.after.slots[slot].held if priced is not None else None
+    if priced is None or left is None or sibling is None:
+        return None
+    # Some builds thin checkpoints out, so that this one may be gone again: what the last sibling would find tells.
+    won = siblings * (priced.after.reusable(left, sibling).likely - shared + missed) * prices.evaluate
+    return replace(priced, option=replace(priced.option, later=priced.option.later - won))
 
 
 def _copies(shadow: Shadow, wish: Wish, swaps: Sequence[int], honours_slot: bool) -> list[Plan]:
@@ -224,7 +261,7 @@ def _price(shadow: Shadow, wish: Wish, returns: Returns, prices: Prices, plan: P
         return None
     now += (wish.prompt.length - launch.reuse.likely) * prices.evaluate + launch.moved * prices.move
     later = returns.evaluated(after) * prices.evaluate
-    return Priced(plan, Option(plan.action, launch.slot, launch.reuse, now, later, ""), launch)
+    return Priced(plan, Option(plan.action, launch.slot, launch.reuse, now, later, ""), launch, after)
 
 
 def _worth_trying(shadow: Shadow, wish: Wish, returns: Returns) -> list[int]:

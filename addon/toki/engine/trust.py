@@ -136,6 +136,8 @@ class Belief:
         elsewhere: dict[int, set[Held]] = {}
         for held in (*self.base.holds(), *self.alone.holds()):
             elsewhere.setdefault(held.length, set()).add(held)
+        # What lies in a slot of unknown contents can draw any request to it.
+        drawn = any(slot.held is not None and slot.held.place == UNKNOWN for slot in self.base.slots)
         strange = moved = False
         for view in slots:
             if view.id >= self.rules.n_slots or view.busy or view.n_tokens is None:
@@ -162,7 +164,7 @@ class Belief:
                 self.base.correct(view.id, contents.hold(UNKNOWN, 0, view.n_tokens) if view.n_tokens else None)
         if strange or moved:
             self.timeline.forget()
-        if strange:
+        if strange and not drawn:
             self._count(right=False)
         return not (strange or moved)
 
