@@ -236,3 +236,9 @@ def test_a_number_that_is_none_is_refused_before_mitmproxy_drops_it() -> None:
     check_deferred({"toki_min_reuse": ["12"], "toki_mode": ["whatever"], "other": ["x"]})
     with pytest.raises(ValueError, match="toki_keep_days='soon': must be a whole number"):
         check_deferred({"toki_keep_days": ["soon"]})
+
+
+def test_a_password_in_a_url_is_not_shown() -> None:
+    with pytest.raises(ValueError, match="not of the form") as caught:
+        server_url("http://user:secret@host:1")
+    assert "secret" not in str(caught.value)

@@ -33,6 +33,7 @@ CHUNK = 2**16  # bytes read between two looks at the clock
 MISSING = frozenset({404, 405, 501})  # how servers answer for a route that they do not have, or that is switched off
 EMBED_BATCH = 512  # tokens; llama-server's default --ubatch-size, which a pooled embedding must fit in
 EMBED_OVERLAP = 64  # tokens that two neighbouring segments share
+MOST_SLOTS = 4096  # llama-server itself takes 256 sequences at most; each slot costs a little of every choice
 _LARGEST_ID = 2**31 - 1
 
 
@@ -323,9 +324,9 @@ def _mapping(value: Any, name: str) -> Mapping[str, Any]:
     return value
 
 
-def _count(values: Mapping[str, Any], key: str, name: str) -> int:
+def _count(values: Mapping[str, Any], key: str, name: str, most: int = _LARGEST_ID) -> int:
     value = values.get(key)
-    if type(value) is not int or not 0 <= value <= _LARGEST_ID:
+    if type(value) is not int or not 0 <= value <= most:
         raise ServerError(f"{name}: {key} is no count", 200)
     return value
 
@@ -350,7 +351,7 @@ def _props(answer: Mapping[str, Any]) -> Props:
     settings = _mapping(answer.get("default_generation_settings", {}), "/props")
     modalities = _mapping(answer.get("modalities", {}), "/props")
     return Props(
-        total_slots=0 if router else _count(answer, "total_slots", "/props"),
+        total_slots=0 if router else _count(answer, "total_slots", "/props", MOST_SLOTS),
         n_ctx=0 if router else _count(settings, "n_ctx", "/props"),
         build=_text(answer, "build_info", "/props", ""),
         model=_text(answer, "model_path", "/props", ""),

@@ -173,8 +173,13 @@ def server_url(text: str) -> tuple[str, str]:
     """Origin and path prefix (without trailing slash) of a server's URL. Raises ValueError for anything else."""
     match = _URL.fullmatch(text)
     if match is None or not 1 <= int(match["port"] or 1) <= 65535:
-        raise ValueError(f"{text!r} is not of the form {URL_FORM}")
+        raise ValueError(f"{_without_password(text)!r} is not of the form {URL_FORM}")
     return match["origin"], (match["prefix"] or "").rstrip("/")
+
+
+def _without_password(text: str) -> str:
+    """What may be shown of text that should be a URL."""
+    return re.sub(r"//.*@", "//…@", text)
 
 
 def default_db(platform: str, environ: Mapping[str, str]) -> Path:
@@ -203,7 +208,7 @@ def _url(name: str, value: str) -> str:
     try:
         return "".join(server_url(value))
     except ValueError as error:
-        raise ValueError(f"{name}={value!r}: must be {URL_FORM}") from error
+        raise ValueError(f"{name}={_without_password(value)!r}: must be {URL_FORM}") from error
 
 
 def _mode(name: str, value: str) -> Mode:

@@ -22,6 +22,9 @@ INT64_MIN = -(2**63)
 UINT64_MAX = 2**64 - 1
 
 
+MODEL_NAME = 200  # characters of a model's name that are kept, since a client may send anything
+
+
 def question(
     endpoint: str,
     body: Mapping[str, Any],
@@ -44,7 +47,7 @@ def question(
         endpoint=endpoint,
         prompt=prompt,
         kind=kind,
-        model=model if isinstance(model, str) else "",
+        model=model[:MODEL_NAME] if isinstance(model, str) else "",
         stream=body.get("stream") is True,
         fixed=fixed,
         client_slot=_client_slot(body.get("id_slot")),
