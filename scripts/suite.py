@@ -25,7 +25,7 @@ LINT = (
     ["-m", "mypy"],
 )
 # Tests mostly wait for servers, so a few files at a time keep two cores busy; those of one file share its servers.
-PYTEST = ["-m", "pytest", "--numprocesses=3", "--dist=loadfile"]
+PYTEST = ["-m", "pytest", "--numprocesses=2", "--dist=loadfile"]
 ALL = [*PYTEST, "--cov", "--cov-report=term", "--cov-fail-under=90"]
 FACING_MITMPROXY = [*PYTEST, "-m", "proxy or not live"]
 

@@ -25,7 +25,7 @@ from servers import free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HOST = "127.0.0.1"
-PATIENCE = 30.0  # seconds that anything may take on a busy machine
+PATIENCE = 90.0  # seconds that anything may take on a busy machine
 
 
 def until(condition: Callable[[], Any], within: float = PATIENCE) -> Any:

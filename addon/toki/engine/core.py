@@ -532,8 +532,10 @@ class Engine:
         idle = belief.base.slots.idle()
         if flight.primed is not None:
             return [number for number in idle if number == flight.primed]
+        if not self._flights and not self._unconfirmed:
+            return idle  # a look may still show the last answer's slot as busy for a moment
         if event.slots is None or event.looked_at is None or event.looked_at <= self._changed_at:
-            return [] if self._flights or self._unconfirmed else idle
+            return []
         if sum(view.busy for view in event.slots) != sum(flight.slots for flight in self._flights.values()):
             return []
         held = {number: slot.held.length if (slot := belief.base.slots[number]).held else 0 for number in idle}
