@@ -134,8 +134,9 @@ class Belief:
         """Score and correct the state by a look at the slots while nothing changes; True where all was as believed."""
         contents = self.base.contents
         elsewhere: dict[int, set[Held]] = {}
-        for held in (*self.base.holds(), *self.alone.holds()):
-            elsewhere.setdefault(held.length, set()).add(held)
+        for slot in (*self.base.slots, *self.alone.slots):
+            if slot.held is not None:
+                elsewhere.setdefault(slot.held.length, set()).add(slot.held)
         # What lies in a slot of unknown contents can draw any request to it.
         drawn = any(slot.held is not None and slot.held.place == UNKNOWN for slot in self.base.slots)
         strange = moved = False
