@@ -46,6 +46,7 @@ SESSIONS = 4
 TURNS = 6
 MIN_REUSE = 10  # tokens of reuse that count as a hit, as toki_min_reuse has it
 BAR = 40  # characters
+LINES = 6  # of progress where it can't be redrawn
 
 
 def agents(stage: Stage) -> Iterable[Script]:
@@ -111,16 +112,19 @@ def requests_of(run: Run) -> int:
 
 
 def progress(name: str, total: int) -> Callable[[Played], None]:
-    """Draws a bar on a terminal's stderr, one step further at each call."""
+    """Draws a bar on stderr, one step further at each call; where that is no terminal, a line now and then."""
     done = 0
+    redrawn = sys.stderr.isatty()
+    every = 1 if redrawn else max(1, total // LINES)
 
     def step(_: Played) -> None:
         nonlocal done
         done += 1
-        if sys.stderr.isatty():
+        if done % every == 0 or done == total:
             filled = BAR * done // total
-            end = "\n" if done == total else ""
-            print(f"\r{name:14} [{'#' * filled}{'.' * (BAR - filled)}] {done}/{total}", end=end, file=sys.stderr)
+            begin, end = ("\r", "" if done < total else "\n") if redrawn else ("", "\n")
+            bar = f"{begin}{name:14} [{'#' * filled}{'.' * (BAR - filled)}] {done}/{total}"
+            print(bar, end=end, file=sys.stderr, flush=True)
 
     return step
 
@@ -163,6 +167,9 @@ def main() -> int:
         path = model()
         straight = run_side("straight", path, flags, options.seed, through_toki=False)
         toki = run_side("through toki", path, flags, options.seed, through_toki=True)
+    except KeyboardInterrupt:
+        print("\nstopped before there was anything to compare", file=sys.stderr)
+        return 130
     except (OSError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 2

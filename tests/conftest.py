@@ -7,6 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A loaded machine is no failure.
+settings.register_profile("toki", deadline=None)
+settings.load_profile("toki")
 
 PROC = Path("/proc")
 

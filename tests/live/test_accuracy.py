@@ -13,8 +13,6 @@ from accuracy import run
 from accuracy import share
 from servers import Build
 
-pytestmark = pytest.mark.proxy
-
 
 @pytest.mark.parametrize("flags", ["default", "-np 4"])
 def test_a_growing_chat_is_predicted(tmp_path: Path, build: Build, flags: str) -> None:

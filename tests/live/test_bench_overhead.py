@@ -10,8 +10,6 @@ import pytest
 
 import bench_overhead
 
-pytestmark = pytest.mark.proxy
-
 
 def test_the_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "new" / "overhead.json"

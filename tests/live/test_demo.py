@@ -11,15 +11,15 @@ import pytest
 
 import demo
 
-pytestmark = pytest.mark.proxy
-
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "demo.py"
 
 
 def test_the_demo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["demo.py", "--model", "tiny"])
     assert demo.main() == 0
-    printed = capsys.readouterr().out
+    printed, progress = capsys.readouterr()
+    assert "straight       [" in progress
+    assert progress.rstrip().endswith("36/36")
     straight, toki = columns(printed)
     assert straight["requests"] == toki["requests"] == 36
     for side in (straight, toki):
