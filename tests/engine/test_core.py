@@ -698,3 +698,32 @@ def test_unknown_tokens_make_the_next_predictions_unsure() -> None:
     stage.serve([*range(500, 600)], [1], change=lambda ask: replace(ask, tokens=None, unknown="who knows"))
     settle(stage, [*range(100), 1], Measured(101, 57, 44, 1))
     assert stage.engine.belief.score >= score  # what was no prediction can't be wrong
+
+
+@pytest.mark.parametrize("launch_seen", [False, True])
+def test_a_prediction_waits_for_the_tokens_of_what_was_sent_before(launch_seen: bool) -> None:
+    """The look-ups of a request may take longer than those of the next one: on a busy machine the prompt of a chat's
+    next turn was read before that of its last turn."""
+    stage = Stage(Flags(unified=False), Mode.OBSERVE, known(Flags(unified=False)))
+    turns = [[*range(50)], [*range(50), 1, *range(80)], [*range(50), 1, *range(80), 1, 7]]
+    keys = []
+    for turn in turns:
+        keys.append(stage.arrive(turn, [1, 2], change=lambda ask: replace(ask, tokens=None)))
+        stage.reach(0)
+        if turn is not turns[-1] or launch_seen:
+            stage.headers(0)
+        if turn is not turns[-1]:
+            stage.end(0)
+            stage.answer(0)
+    for place in (0, 2, 1):
+        ask = Ask("/completion", stream=True, tokens=Tokens.of(turns[place]))
+        stage.tell(Read(keys[place], stage.tick(), ask))
+    if not launch_seen:
+        stage.headers(0)
+    stage.end(0)
+    stage.answer(0)
+    assert [(record.key, record.predicted, record.measured.reused) for record in stage.records] == [
+        (keys[0], 0, 0),
+        (keys[1], 51, 51),
+        (keys[2], 132, 132),
+    ]

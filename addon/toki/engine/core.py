@@ -86,6 +86,7 @@ class Flight:
     decision: Decision = PASSED
     prompt: Held | None = None  # None: its tokens are not known (yet)
     read: bool = False  # its tokens are as known as they will ever be
+    foretold: bool = False  # what is predicted for it rests on all that was sent before it
     placed: bool = False  # its launch was seen, or concluded
     launched: bool = False  # its launch was applied to the beliefs
     misread: bool = False  # it was launched with tokens that the server's figures contradict
@@ -290,6 +291,7 @@ class Engine:
 
     def _release(self, flight: Flight, at: float) -> None:
         """A request is about to leave."""
+        flight.foretold = flight.read and all(other.read for other in self._flights.values())
         for other in self._flights.values():
             if other.ended is None:
                 flight.overlapped = other.overlapped = True
@@ -303,10 +305,12 @@ class Engine:
         flight.ask = event.ask
         self._know(flight)
         self._check_length(flight)
-        if flight.prompt is not None:
-            predicted, alone = self._predictions(flight)
-            flight.decision = replace(flight.decision, predicted=predicted, alone=alone)
-        return self._apply(event.at)
+        commands = self._apply(event.at)
+        for one in self._flights.values():
+            if not one.read:
+                break  # what comes later depends on it
+            self._foretell(one)
+        return commands
 
     def _began(self, event: Began) -> list[Command]:
         flight = self._flights.get(event.key)
@@ -555,6 +559,17 @@ class Engine:
         best = max(verified, key=lambda number: verified[number], default=None)
         return [best] if best is not None and verified[best][0] >= self._min_reuse else []
 
+    def _foretell(self, flight: Flight) -> None:
+        """Predict for a request that was released before all was known that its reuse depends on.
+
+        Its own answer may have come meanwhile; nothing of that enters before its launch is applied.
+        """
+        if not (flight.foretold or flight.launched):
+            flight.foretold = True
+            if flight.prompt is not None:
+                predicted, alone = self._predictions(flight)
+                flight.decision = replace(flight.decision, predicted=predicted, alone=alone)
+
     def _predictions(self, flight: Flight) -> tuple[Span | None, Span | None]:
         """Reuse predicted for a request that leaves as it came: by this server, and by one that was never steered. The
         latter only where it can't rest on contents from before toki's time: gains are reckoned from it."""
@@ -565,7 +580,9 @@ class Engine:
         for shadow in (belief.base, belief.alone):
             after = shadow.copy()
             for other in self._flights.values():
-                if not other.launched and other.prompt is not None and other is not flight:
+                if other is flight:
+                    break
+                if not other.launched and other.prompt is not None:
                     after.launch(self._wish(other, steered=shadow is belief.base))
             launch = after.launch(self._wish(flight))
             known = launch is not None and (launch.sure or shadow is belief.base)
@@ -624,6 +641,7 @@ class Engine:
         return commands
 
     def _launch(self, flight: Flight) -> None:
+        self._foretell(flight)
         flight.launched = True
         self._launches += flight.slots
         if self._prelude is not None:
