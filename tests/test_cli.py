@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from toki import __version__
 from toki.cli import CannotRun
 from toki.cli import addon_script
 from toki.cli import main
@@ -104,12 +105,44 @@ def test_run_proxies_until_interrupted(tmp_path: Path, upstream: str, prefix: st
 
 
 @pytest.mark.proxy
-@pytest.mark.parametrize("arguments", [["--no-such-option"], ["--set", "toki_mode=fast"]])
-def test_what_mitmdump_refuses_could_not_run(tmp_path: Path, upstream: str, arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--no-such-option"], "--no-such-option"),
+        (["--set", "toki_mode=fast"], "toki: toki_mode='fast': must be one of auto, observe, pin, off"),
+        (["--set", "toki_min_reuse=many"], "toki: toki_min_reuse='many': must be a whole number"),
+        (["--set", "toki_db=."], "toki: toki_db='.': must be a file; this is a directory"),
+    ],
+)
+def test_what_mitmdump_refuses_could_not_run(tmp_path: Path, upstream: str, arguments: list[str], said: str) -> None:
     process = start(tmp_path, "run", upstream, "--port", str(free_port()), *arguments)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert arguments[-1].removeprefix("toki_mode=") in output + errors
+    assert said in output + errors
+    assert "Traceback" not in output + errors
+
+
+@pytest.mark.proxy
+def test_run_before_a_dead_server_says_so_and_starts(tmp_path: Path) -> None:
+    port = free_port()
+    dead = f"http://127.0.0.1:{free_port()}"
+    process = start(tmp_path, "run", dead, "--port", str(port), "--set", "confdir=.")
+    try:
+        assert "502 Bad Gateway" in get(f"http://127.0.0.1:{port}/health", process)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0
+    assert errors.startswith(f"toki: nothing answers at {dead} yet (GET /props: no connection); requests fail until ")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"toki {__version__}\n"
 
 
 def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

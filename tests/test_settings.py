@@ -126,6 +126,8 @@ def test_every_option_reaches_the_settings(context: taddons.context, tmp_path: P
         ("toki_server=localhost:8080", f"toki_server='localhost:8080': {MUST_BE_URL}"),
         ("toki_server=", f"toki_server='': {MUST_BE_URL}"),
         ("toki_embed_url=ftp://host", f"toki_embed_url='ftp://host': {MUST_BE_URL}"),
+        ("toki_db=/", "toki_db='/': must be a file; this is a directory"),
+        ("toki_log_events=/", "toki_log_events='/': must be a file; this is a directory"),
         ("toki_db=~nobody-of-this-name/toki.db", "toki_db='~nobody-of-this-name/toki.db': must be a path"),
         ("toki_log_events=~nobody-of-this-name/e", "toki_log_events='~nobody-of-this-name/e': must be a path"),
         ("toki_server_flags=--alias 'a", 'toki_server_flags="--alias \'a": must be flags as a shell reads them'),

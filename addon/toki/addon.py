@@ -79,6 +79,9 @@ class Toki:
             settings = from_options(ctx.options)
             targets = Targets(settings.servers or reverse_upstreams(ctx.options.mode))
         except ValueError as error:
+            if self._settings is None:  # raised now, it would be shown as a fault of the script, with a traceback
+                logger.error(f"toki: {error}")
+                return
             raise OptionsError(f"toki: {error}") from error  # type: ignore[no-untyped-call]
         self._former += self._upstreams.values()
         self._upstreams = {}
@@ -93,7 +96,9 @@ class Toki:
             self._log = EventLog(Path(settings.log_events)) if settings.log_events else None
 
     def running(self) -> None:
-        if not self._targets or self._settings is None:
+        if self._settings is None:  # the log says why
+            return
+        if not self._targets:
             logger.warning("toki: no llama-server to look after: use --mode reverse:URL or --set toki_server=URL")
             return
         for name in ctx.options.deferred:

@@ -12,10 +12,15 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from pathlib import Path
 
+from toki import __version__
+from toki.server import Auth
+from toki.server import LlamaServerBackend
+from toki.server import ServerError
 from toki.settings import URL_FORM
 from toki.settings import server_url
 
 SCRIPT = "toki_addon.py"
+GREETING_S = 2.0  # how long `toki run` waits for the server to say what it is
 
 
 class CannotRun(Exception):
@@ -38,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="toki", description="Keep llama-server's KV cache working for your agents.")
+    parser.add_argument("--version", action="version", version=f"toki {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     path_parser = commands.add_parser(
@@ -83,6 +89,8 @@ def run(known: argparse.Namespace, others: Sequence[str]) -> int:
     except ImportError as error:
         raise CannotRun(f"mitmproxy is not installed here ({error}): pip install mitmproxy") from error
     print(what_to_paste(origin, prefix, known.listen_host, known.port), flush=True)
+    if trouble := _trouble_with(f"{origin}{prefix}"):
+        print(f"toki: {trouble}; requests fail until a llama-server answers there", file=sys.stderr, flush=True)
     # Reverse mode takes no path: a prefix is part of what the client asks for, and toki is told of it.
     # Without flow_detail=0 mitmdump prints each request, which costs 7 % of its time per request.
     try:
@@ -125,6 +133,21 @@ def _check_free(host: str, port: int) -> None:
             listener.listen()
     except OSError as error:
         raise CannotRun(f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port") from error
+
+
+def _trouble_with(url: str) -> str:
+    """Why the server at `url` can't be talked to now; "" where it answers, be it that it wants a key or still loads."""
+    backend = LlamaServerBackend(url)
+    try:
+        backend.props(Auth(), GREETING_S)
+    except ServerError as error:
+        if error.status is None:
+            return f"nothing answers at {url} yet ({error})"
+        if error.status not in (401, 403, 503):
+            return f"what answers at {url} is no llama-server ({error})"
+    finally:
+        backend.close()
+    return ""
 
 
 def what_to_paste(origin: str, prefix: str, host: str, port: int) -> str:

@@ -153,12 +153,12 @@ def from_options(options: Options) -> Settings:
         servers=tuple(_url("toki_server", url) for url in options.toki_server),
         mode=_mode("toki_mode", options.toki_mode),
         min_reuse=_at_least_one("toki_min_reuse", options.toki_min_reuse),
-        db=_path("toki_db", options.toki_db) if options.toki_db else default_db(sys.platform, os.environ),
+        db=_file("toki_db", options.toki_db) if options.toki_db else default_db(sys.platform, os.environ),
         embed_url=_url("toki_embed_url", options.toki_embed_url) if options.toki_embed_url else "",
         deadline_ms=_at_least_one("toki_deadline_ms", options.toki_deadline_ms),
         keep_days=_at_least_one("toki_keep_days", options.toki_keep_days),
         server_flags=_command_line("toki_server_flags", options.toki_server_flags),
-        log_events=str(_path("toki_log_events", options.toki_log_events)) if options.toki_log_events else "",
+        log_events=str(_file("toki_log_events", options.toki_log_events)) if options.toki_log_events else "",
     )
 
 
@@ -232,8 +232,11 @@ def _command_line(name: str, value: str) -> str:
     return value
 
 
-def _path(name: str, value: str) -> Path:
+def _file(name: str, value: str) -> Path:
     try:
-        return Path(value).expanduser().absolute()
+        path = Path(value).expanduser().absolute()
     except RuntimeError as error:
         raise ValueError(f"{name}={value!r}: must be a path; ~ can only stand for a user who has a home") from error
+    if path.is_dir():
+        raise ValueError(f"{name}={value!r}: must be a file; this is a directory")
+    return path
