@@ -218,7 +218,7 @@ def steps(size: int, rounds: int) -> dict[str, float]:
             body = step("parse", splice.parse, content, None)
             question = step("read", endpoint.read, body)
             text = step("template", reader.text, question, content, AUTH, until())
-            tokens = step("tokenise", reader.tokens, text, "", AUTH, until())
+            tokens = step("tokenise", reader.tokens, question, text, AUTH, until())
             asked_at = time.monotonic()
             look = step("look", backend.slots, AUTH, PATIENCE)
             vector = step("embed", embed_prefix, tokens)
@@ -228,7 +228,7 @@ def steps(size: int, rounds: int) -> dict[str, float]:
             step("splice", splice.steer, content, body, 0)
             _, answer = way.ask(content)
             engine.handle(Answered(key, time.monotonic(), 200, measured(answer, endpoint)))
-        step("tokenise (all anew)", PromptReader(backend).tokens, text, "", AUTH, until())
+        step("tokenise (all anew)", PromptReader(backend).tokens, question, text, AUTH, until())
     return {name: statistics.median(values) for name, values in taken.items()}
 
 

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import fields
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -74,6 +75,8 @@ class Flags:
     chat_template: str | None = _flag("chat_template", "--chat-template")
     jinja: bool | None = _flag("use_jinja", "--jinja", "--no-jinja")
     warmup: bool | None = _flag("warmup", "--warmup", "--no-warmup", default=False)
+    mmproj: str | None = _flag("mmproj", "--mmproj")
+    lora: str | None = _flag("lora_adapters", "--lora")
     threads: int | None = _flag("n_threads", "--threads", default=1)
 
     def argv(self) -> list[str]:
@@ -105,6 +108,8 @@ class Flags:
             chosen["kv_unified"] = True if self.kv_unified is None else self.kv_unified
         if self.api_key is not None:
             chosen["api_keys"] = self.api_key.split(",")
+        if self.lora is not None:
+            chosen["lora_adapters"] = self.lora.split(",")
         if self.slot_save_path is not None:
             chosen["slot_save_path"] = str(Path(self.slot_save_path)) + os.sep
         return {name: value for name, value in chosen.items() if value is not None}
@@ -265,6 +270,20 @@ def tiny_model() -> Path:
 def tiny_window_model() -> Path:
     """A random test model with a sliding window of 512 tokens, as Gemma 3 has (see tiny_model.py)."""
     return _made(f"models/tiny-window-{tiny.fingerprint()}.gguf", lambda path: tiny.write(path, window=512))
+
+
+def tiny_projector() -> Path:
+    """A random projector: with it (`mmproj`) the first test model takes images, four tokens each."""
+    return _made(f"models/tiny-projector-{tiny.fingerprint()}.gguf", tiny.write_projector)
+
+
+def tiny_adapters() -> tuple[Path, Path]:
+    """Two random LoRA adapters for the first test model (`lora` takes both, with a comma between)."""
+    one, two = (
+        _made(f"models/tiny-adapter-{seed}-{tiny.fingerprint()}.gguf", partial(tiny.write_adapter, seed=seed))
+        for seed in (1, 2)
+    )
+    return one, two
 
 
 def smollm2() -> Path:

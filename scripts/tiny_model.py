@@ -9,7 +9,8 @@ Tests of slots and caches need a real llama-server, but no sense in its answers.
 The last two hold by construction: one hidden dimension is constant and pushes down the logits of all tokens but the
 capitals A to Z, and no merge of the vocabulary contains a capital.
 
-One has full attention (architecture "llama"), the other a sliding window in five of six layers ("gemma3").
+One has full attention (architecture "llama"), the other a sliding window in five of six layers ("gemma3"). For the
+first there are also a projector, so that it takes images, and LoRA adapters; they make no sense either.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ FEED_FORWARD = 128
 LAYERS = 1
 WINDOWED_LAYERS = 6  # every sixth layer of a gemma3 model has full attention
 SHARPNESS = 3.0  # of the attention: each answer token depends on a few tokens of the prompt
+IMAGE = 28  # pixels of an image's side, once the server has scaled it
+PATCH = 14  # pixels of a patch's side: an image takes four tokens
+LEAST_BLOCKS = 2  # of the projector: it leaves the last one out
+VISION_WIDTH = 32  # hidden dimensions of the projector
+RANK = 2  # of the adapters
 PUSH = 200.0  # by how much the logits of all but A to Z are pushed down
 
 SPECIALS = ("<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>")
@@ -192,7 +198,71 @@ def write(path: Path, window: int = 0) -> None:
     writer.add_pad_token_id(end_of_text)
     writer.add_add_bos_token(True)
     writer.add_chat_template(CHAT_TEMPLATE)
-    for name, tensor in weights(tokens, bool(window)).items():
+    _finish(writer, weights(tokens, bool(window)))
+
+
+def write_projector(path: Path) -> None:
+    """Write what makes the model with full attention take images (llama.cpp's projector "mlp", as of LLaVA 1.5)."""
+    rng = np.random.default_rng(SEED)
+
+    def random(*shape: int) -> npt.NDArray[np.float32]:
+        return np.asarray(rng.standard_normal(shape) * 0.3, np.float32)
+
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_bool("clip.has_vision_encoder", True)
+    writer.add_string("clip.projector_type", "mlp")
+    writer.add_bool("clip.use_gelu", True)
+    sizes = {
+        "image_size": IMAGE,
+        "patch_size": PATCH,
+        "embedding_length": VISION_WIDTH,
+        "feed_forward_length": VISION_WIDTH,
+        "block_count": LEAST_BLOCKS,
+        "projection_dim": WIDTH,
+        "attention.head_count": 1,
+    }
+    for name, size in sizes.items():
+        writer.add_uint32(f"clip.vision.{name}", size)
+    writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5)
+    for name in ("image_mean", "image_std"):
+        writer.add_array(f"clip.vision.{name}", [0.5, 0.5, 0.5])
+
+    tensors = {
+        "v.class_embd": random(VISION_WIDTH),
+        "v.patch_embd.weight": random(VISION_WIDTH, 3, PATCH, PATCH),
+        "v.position_embd.weight": random((IMAGE // PATCH) ** 2 + 1, VISION_WIDTH),
+    }
+    squares = ["attn_q", "attn_k", "attn_v", "attn_out", "ffn_up", "ffn_down"]
+    layers = {f"v.blk.{block}.{name}": VISION_WIDTH for block in range(LEAST_BLOCKS) for name in squares}
+    for name, rows in {**layers, "mm.0": WIDTH}.items():
+        tensors |= {f"{name}.weight": random(rows, VISION_WIDTH), f"{name}.bias": random(rows)}
+    tensors |= {"mm.2.weight": random(WIDTH, WIDTH), "mm.2.bias": random(WIDTH)}
+    norms = [f"v.blk.{block}.{name}" for block in range(LEAST_BLOCKS) for name in ("ln1", "ln2")]
+    for name in ("v.pre_ln", *norms):
+        tensors |= {f"{name}.weight": np.ones(VISION_WIDTH, np.float32), f"{name}.bias": random(VISION_WIDTH)}
+    _finish(writer, tensors)
+
+
+def write_adapter(path: Path, seed: int = SEED) -> None:
+    """Write a LoRA adapter for the model with full attention: it changes which tokens are attended to."""
+    rng = np.random.default_rng(seed)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", RANK)
+    shapes = {"lora_a": (RANK, WIDTH), "lora_b": (HEAD, RANK)}
+    _finish(
+        writer,
+        {
+            f"blk.0.{name}.weight.{part}": np.asarray(rng.standard_normal(shape), np.float32)
+            for name in ("attn_q", "attn_k")
+            for part, shape in shapes.items()
+        },
+    )
+
+
+def _finish(writer: gguf.GGUFWriter, tensors: dict[str, npt.NDArray[np.float32]]) -> None:
+    for name, tensor in tensors.items():
         writer.add_tensor(name, tensor)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -18,22 +18,26 @@ from hypothesis import strategies as st
 from tests.toy_tokenizer import CONTROL
 from tests.toy_tokenizer import ToyTokenizer
 
+from toki.endpoints.chat import read_chat
 from toki.endpoints.question import Chat
 from toki.endpoints.question import Ids
+from toki.endpoints.question import Media
 from toki.endpoints.question import Prompt
 from toki.endpoints.question import Question
 from toki.endpoints.question import Raw
 from toki.endpoints.question import Unreadable
 from toki.engine.tokens import Tokens
+from toki.prompt import BEYOND
 from toki.prompt import PromptReader
 from toki.prompt import UnreadablePrompt
+from toki.prompt import image_starts
 from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.server import Props
 from toki.server import ServerError
 
 AUTH = Auth("Bearer x")
-PROPS = Props(4, 512, "b1", "/m", "<|a|><b>[C]", "<s>", "", False, {}, "<__media__>", False)
+PROPS = Props(4, 512, "b1", "/m", "<|a|><b>[C]", "<s>", "", False, {"vision": True}, "<__media__>", False)
 LATER = 1e9
 
 
@@ -53,7 +57,13 @@ class Toy:
 
     def apply_template(self, body: bytes, auth: Auth, timeout: float) -> str:
         self._note("apply_template", auth, timeout, body)
-        return "".join(f"<|a|>{message['content']}<b>" for message in json.loads(body)["messages"])
+        return "".join(f"<|a|>{shown(message['content'])}<b>" for message in json.loads(body)["messages"])
+
+    def count(self, path: str, body: bytes, auth: Auth, timeout: float) -> int:
+        """An image takes as many tokens as its data has characters, and one for the frame."""
+        self._note("count", auth, timeout, path)
+        image = json.loads(body)["messages"][0]["content"][0]["image_url"]["url"]
+        return len(whole("<|a|><b>")) + len(image.partition(",")[2]) + 1
 
     def tokenize(
         self,
@@ -76,6 +86,25 @@ class Toy:
             threading.Event().wait(self.late)
         if call in self.errors:
             raise self.errors[call]
+
+
+def shown(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(part["text"] if part["type"] == "text" else PROPS.media_marker for part in content)
+
+
+def chat(*content: str | tuple[str]) -> Chat:
+    """A message of texts and images; an image is a tuple of its URL."""
+    parts = [
+        {"type": "text", "text": each}
+        if isinstance(each, str)
+        else {"type": "image_url", "image_url": {"url": each[0]}}
+        for each in content
+    ]
+    found = read_chat({"messages": [{"role": "user", "content": parts}]})
+    assert isinstance(found, Chat)
+    return found
 
 
 def reader(toy: Toy) -> PromptReader:
@@ -132,10 +161,61 @@ def test_what_cannot_be_read_says_why() -> None:
         read(reader(Toy()), Unreadable("a list of prompts"))
     with pytest.raises(UnreadablePrompt, match="Unicode"):
         read(reader(Toy()), Raw("\ud800"))
-    with pytest.raises(UnreadablePrompt, match="images"):
+    with pytest.raises(UnreadablePrompt, match="its images"):
         read(reader(Toy()), Chat(), b'{"messages": [{"content": "see <__media__>"}]}')
     with pytest.raises(UnreadablePrompt, match="token ids"):
         reader(Toy()).text(Question("/x", Ids((1,))), b"", AUTH, LATER)
+
+
+CAT, DOG = ("data:image/png;base64,CAT=",), ("data:image/png;base64,DO==",)
+
+
+def test_an_image_is_as_many_tokens_as_the_server_counts() -> None:
+    toy = Toy()
+    prompts = reader(toy)
+    ids = read(prompts, chat("ab", CAT, "abc", DOG))
+    cat, dog = ids[4], ids[-2]
+    assert ids == [*whole("<|a|>ab"), *[cat] * 5, *whole("abc")[1:], *[dog] * 5, CONTROL["<b>"]]
+    assert min(cat, dog) >= BEYOND
+    assert cat != dog
+    assert image_starts(Tokens.of(ids)) == (3, 3 + 5 + 1)
+    before = len(toy.asked)
+    assert read(prompts, chat("ab", CAT, "abc", DOG)) == ids
+    assert [call for call, _ in toy.asked[before:]] == ["apply_template"]
+    assert read(prompts, chat(CAT, DOG, DOG, "ab"))[2:-2] == [cat] * 5 + [dog] * 10
+
+
+def test_the_data_of_an_image_goes_to_the_count_alone() -> None:
+    toy = Toy()
+    read(reader(toy), chat("ab", CAT, CAT))
+    assert sum(call == "count" for call, _ in toy.asked) == 1
+    assert not any(b"CAT" in what for call, what in toy.asked if isinstance(what, bytes))
+
+
+@pytest.mark.parametrize(("image", "error"), [(("http://x/a.png",), None), (CAT, 400), (CAT, 404)])
+def test_of_an_image_without_a_length_what_is_before_it_is_known(image: tuple[str], error: int | None) -> None:
+    toy = Toy()
+    if error is not None:
+        toy.errors["count"] = ServerError("no", error)
+    with pytest.raises(UnreadablePrompt, match="images whose length") as caught:
+        read(reader(toy), chat("ab", image, "abc"))
+    assert caught.value.head == Tokens.of(whole("<|a|>ab"))
+    toy.errors.clear()
+    if error is not None:
+        assert len(read(reader(toy), chat("ab", image, "abc"))) == 10
+
+
+def test_an_image_that_is_not_shown_cannot_be_read() -> None:
+    with pytest.raises(UnreadablePrompt, match="does not show each of its images"):
+        read(reader(Toy()), chat("ab", PROPS.media_marker, CAT))
+
+
+def test_images_for_a_server_that_takes_none() -> None:
+    toy = Toy()
+    sound = Chat({"messages": []}, (Media({}, "audio", "ab"),))
+    with pytest.raises(UnreadablePrompt, match="which this server does not take"):
+        read(reader(toy), sound)
+    assert "count" not in [call for call, _ in toy.asked]
 
 
 def test_the_server_is_asked_for_itself_once() -> None:

@@ -21,9 +21,10 @@ class Counts:
 
     def wanted(self, question: Question) -> bool:
         """Whether the server should count this prompt too."""
-        converted = isinstance(question.prompt, Chat) and question.prompt.body is not None
-        left = self._left.setdefault(question.endpoint, ENOUGH if converted else 0)
-        return left > 0 and question.count_path != ""
+        chat = question.prompt if isinstance(question.prompt, Chat) else Chat()
+        left = self._left.setdefault(question.endpoint, ENOUGH if chat.body is not None else 0)
+        # What the server would have to fetch from elsewhere it shall not fetch twice.
+        return left > 0 and question.count_path != "" and all(each.name for each in chat.media)
 
     def compare(self, question: Question, read: int, counted: int) -> bool:
         """Whether the two lengths of a prompt agree, in tokens; takes note of it."""

@@ -72,7 +72,7 @@ LOG = "toki events"
 FORMAT = 1  # to be raised where an older reader would be wrong
 LARGEST = 1 << 30  # bytes of a file, beyond which nothing more is logged
 # Fields that are not logged as they are, or, where the engine never reads them, not at all: `model`, `reply_text`.
-HIDDEN = {"ask", "fixed", "ids", "lora", "model", "reply_text", "tokens", "unknown", "vector"}
+HIDDEN = {"ask", "fixed", "head", "ids", "lora", "model", "reply_text", "tokens", "unknown", "vector"}
 WAITING = 10_000  # events that wait for the disk at most
 SHELF_LISTS = 256
 SHELF_TOKENS = 4 << 20  # 16 MiB
@@ -222,6 +222,8 @@ class Scribe:
         told: Json = _plain(ask)
         for name in ("unknown", "fixed", "lora"):
             told[name] = self._disguise.text(getattr(ask, name))
+        if ask.head is not None:
+            told["head"] = self._shelf.pack(Tokens.of(self._disguise.tokens(ask.head.ids)[0]))
         if ask.tokens is not None:
             hashes, end = self._disguise.tokens(ask.tokens.ids)
             told["tokens"] = self._shelf.pack(Tokens.of(hashes))
@@ -351,13 +353,13 @@ def _event(told: Json, shelf: Shelf) -> Event:
 
 
 def _asked(told: Json, shelf: Shelf) -> Ask:
-    tokens = None if told.get("tokens") is None else shelf.unpack(told["tokens"])
+    head, tokens = (None if told.get(name) is None else shelf.unpack(told[name]) for name in ("head", "tokens"))
     vector = told.get("vector")
     if vector == "prefix" and tokens is not None:
         vector = embed_prefix(tokens)
     elif vector is not None:
         vector = _unpacked(vector, "<f4")
-    ask: Ask = _made(Ask, told | {"tokens": tokens, "vector": vector})
+    ask: Ask = _made(Ask, told | {"head": head, "tokens": tokens, "vector": vector})
     return ask
 
 

@@ -38,6 +38,7 @@ from toki.engine.events import Record
 from toki.engine.events import Replied
 from toki.prompt import PromptReader
 from toki.prompt import UnreadablePrompt
+from toki.prompt import image_starts
 from toki.server import MISSING
 from toki.server import Auth
 from toki.server import LlamaServerBackend
@@ -237,7 +238,8 @@ class Exchange:
             await self._look_up()
         except (splice.Unsteerable, UnreadablePrompt) as error:
             fixed = str(error) if isinstance(error, splice.Unsteerable) else self._ask.fixed
-            self._ask = replace(self._ask, fixed=fixed, unknown=str(error))
+            head = error.head if isinstance(error, UnreadablePrompt) else None
+            self._ask = replace(self._ask, fixed=fixed, head=head, unknown=str(error))
         except (ServerError, TimeoutError) as error:
             self._complain(f"look-up: {error}", f"a look-up failed, so a request passes as it came: {error}")
             self._ask = replace(self._ask, unknown=f"a look-up failed: {error}")
@@ -299,12 +301,12 @@ class Exchange:
         if not self._upstream.settings.embed_url or isinstance(question.prompt, Ids):
             tokens = prompts.read(question, self.content, self._auth, deadline)
             starts = prompts.user_starts(question, tokens, self._auth, deadline)
-            vector = self._upstream.embed(tokens)
-            return replace(ask, tokens=tokens, user_starts=starts, vector=vector, unknown="")
+            ask = replace(ask, tokens=tokens, images=image_starts(tokens), user_starts=starts, unknown="")
+            return replace(ask, vector=self._upstream.embed(tokens))
         text = prompts.text(question, self.content, self._auth, deadline)
-        tokens = prompts.tokens(text, question.model, self._auth, deadline)
+        tokens = prompts.tokens(question, text, self._auth, deadline)
         starts = prompts.user_starts(question, tokens, self._auth, deadline)
-        ask = replace(ask, tokens=tokens, user_starts=starts, unknown="")
+        ask = replace(ask, tokens=tokens, images=image_starts(tokens), user_starts=starts, unknown="")
         if self._released is None:  # half of the time that is left: where it is not enough, steering is still possible
             allowed = budget(self._upstream.settings.deadline_ms, len(self.content))
             deadline = (time.monotonic() + self._arrived + allowed) / 2

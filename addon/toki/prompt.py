@@ -3,12 +3,16 @@
 Tokenising a prompt of 64k tokens takes the server tens of milliseconds, its last message one. So a text that begins as
 one seen before keeps those tokens up to a seam (see seams.py), and only the rest is sent. Where there is no seam, or
 where anything does not add up, the text is tokenised whole.
+
+An image has no token ids. In the slot it is so many places with its own name, and is reused whole or not at all; so
+here it is as many equal ids, made of its name and beyond any vocabulary. How many tell the server's counts.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -18,8 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from toki.counts import Counts
+from toki.endpoints.chat import read_chat
 from toki.endpoints.question import Chat
 from toki.endpoints.question import Ids
+from toki.endpoints.question import Media
 from toki.endpoints.question import Question
 from toki.endpoints.question import Raw
 from toki.endpoints.question import Unreadable
@@ -40,11 +46,22 @@ from toki.turns import user_delimiter
 # A chat that every template takes: rendered, it shows the control tokens which a template puts together from pieces.
 _SAMPLE = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
 
+COUNTS_CHATS = "/v1/chat/completions/input_tokens"
+BEYOND = 2**30  # token ids from here up stand for images
+MOST_SIZES = 4096  # images whose sizes are remembered
+
 T = TypeVar("T")
 
 
 class UnreadablePrompt(ValueError):
-    """The exact tokens of a prompt can't be had; the text says why in plain words."""
+    """The exact tokens of a prompt can't be had; the text says why in plain words.
+
+    `head`: the tokens with which it begins, where these can be had.
+    """
+
+    def __init__(self, why: str, head: Tokens | None = None) -> None:
+        super().__init__(why)
+        self.head = head
 
 
 class PromptReader:
@@ -59,13 +76,13 @@ class PromptReader:
         self._backend = backend
         self._recent = Recent()
         self._delimiter: tuple[int, ...] | None = None  # token ids before each user message; None: not asked yet
+        self._sizes: dict[str, int] = {}  # the tokens of images, by name
         self._known: tuple[Props, Tokenizer | None] | None = None
 
     def read(self, question: Question, body: bytes, auth: Auth, deadline: float) -> Tokens:
-        """The prompt's tokens. `body` is the client's JSON; a chat is rendered from it unless it was converted."""
+        """The prompt's tokens. `body` is the client's JSON; a chat is rendered from it where it has no body itself."""
         if not isinstance(question.prompt, Ids):
-            text = self.text(question, body, auth, deadline)
-            return self.tokens(text, question.model, auth, deadline)
+            return self.tokens(question, self.text(question, body, auth, deadline), auth, deadline)
         ids = question.prompt.ids
         if any(isinstance(each, str) for each in ids):
             return Tokens.of(self._calls(question.model, auth, deadline).tokenize(ids, add_special=True))
@@ -75,24 +92,52 @@ class PromptReader:
             raise UnreadablePrompt(f"the prompt's token ids: {error}") from None
 
     def text(self, question: Question, body: bytes, auth: Auth, deadline: float) -> str:
-        """The prompt's text, as the client or the chat template wrote it. A prompt of token ids has none."""
+        """The prompt's text, as the client or the chat template wrote it, with the server's marker in place of images.
+        A prompt of token ids has none."""
         match question.prompt:
             case Raw(text):
                 return text
-            case Chat(converted):
+            case Chat(other, media):
                 calls = self._calls(question.model, auth, deadline)
-                return self._render(body if converted is None else json.dumps(converted).encode(), calls)
+                takes = self._learned(calls)[0].modalities if media else {}
+                if not all(takes.get(each.modality) for each in media):
+                    raise UnreadablePrompt("images or sound, which this server does not take")
+                return calls.apply_template(body if other is None else json.dumps(other).encode())
             case Ids():
                 raise UnreadablePrompt("the prompt is given as token ids")
             case Unreadable(why):
                 raise UnreadablePrompt(why)
 
-    def tokens(self, text: str, model: str, auth: Auth, deadline: float) -> Tokens:
-        """The tokens of a prompt's whole text, with those that the vocabulary puts around it."""
-        calls = self._calls(model, auth, deadline)
-        _, tokenizer = self._learned(calls)
-        if tokenizer is None:
-            return Tokens.of(calls.tokenize(text, add_special=True))
+    def tokens(self, question: Question, text: str, auth: Auth, deadline: float) -> Tokens:
+        """The tokens of a prompt, given its whole text, with those that the vocabulary puts around it."""
+        calls = self._calls(question.model, auth, deadline)
+        props, tokenizer = self._learned(calls)
+        chat = question.prompt if isinstance(question.prompt, Chat) else None
+        marked = text.split(props.media_marker) if chat is not None and props.media_marker else [text]
+        media = () if chat is None else chat.media
+        if len(marked) != len(media) + 1:
+            raise UnreadablePrompt("the prompt does not show each of its images once")
+        pieces = self._pieces(tokenizer, marked, calls)
+        tokens = next(pieces)
+        for each, piece in zip(media, pieces, strict=True):
+            size = self._size(each, calls)
+            if size is None:
+                raise UnreadablePrompt("images whose length in tokens can't be had", tokens)
+            tokens = tokens.extended(np.full(size, _id(each), np.int64)).extended(piece.ids)
+        return tokens
+
+    def _pieces(self, tokenizer: Tokenizer | None, texts: Sequence[str], calls: _Calls) -> Iterator[Tokens]:
+        """The tokens of the texts between images, which the server tokenises each for itself (llama.cpp, mtmd.cpp);
+        those that the vocabulary puts before a prompt come with the first one only."""
+        for number, text in enumerate(texts):
+            if tokenizer is None:
+                yield Tokens.of(calls.tokenize(text, add_special=number == 0))
+            else:
+                tokens = self._seen(tokenizer, text, calls)
+                yield tokens if number == 0 else Tokens.of(tokens.ids[tokenizer.lead :])
+
+    def _seen(self, tokenizer: Tokenizer, text: str, calls: _Calls) -> Tokens:
+        """The tokens of a text, of which only what is new is tokenised."""
         try:
             data = text.encode()
         except UnicodeEncodeError:
@@ -136,12 +181,31 @@ class PromptReader:
     def _calls(self, model: str, auth: Auth, deadline: float) -> _Calls:
         return _Calls(self._backend, model, auth, deadline)
 
-    def _render(self, body: bytes, calls: _Calls) -> str:
-        props, _ = self._learned(calls)
-        text = calls.apply_template(body)
-        if props.media_marker and props.media_marker in text:
-            raise UnreadablePrompt("the prompt holds images or sound")
-        return text
+    def _size(self, media: Media, calls: _Calls) -> int | None:
+        """The tokens that an image takes, with those that the server writes around each; None where they can't be had.
+
+        The server counts a chat of nothing but that image, which is done once for each image.
+        """
+        if not media.name:
+            return None
+        if media.name not in self._sizes:
+            named = {"model": calls.model} if calls.model else {}
+            alone = {"messages": [{"role": "user", "content": [media.part]}], **named}
+            question = Question("", read_chat(alone), model=calls.model)
+            text = self.text(question, b"", calls.auth, calls.deadline)
+            try:
+                counted = calls.count(COUNTS_CHATS, json.dumps(alone).encode())
+            except ServerError as error:
+                if error.status is None:
+                    raise
+                return None  # the request will be refused too
+            props, tokenizer = self._learned(calls)
+            around = self._pieces(tokenizer, text.split(props.media_marker), calls)
+            if len(self._sizes) >= MOST_SIZES:
+                self._sizes.clear()
+            self._sizes[media.name] = counted - sum(map(len, around))
+        size = self._sizes[media.name]
+        return size if size > 0 else None
 
     def _learned(self, calls: _Calls) -> tuple[Props, Tokenizer | None]:
         """What is known of the server: asked for once (by each of the threads that come first)."""
@@ -166,6 +230,9 @@ class _Calls:
     def apply_template(self, body: bytes) -> str:
         return self._in_time(lambda left: self.backend.apply_template(body, self.auth, left))
 
+    def count(self, path: str, body: bytes) -> int:
+        return self._in_time(lambda left: self.backend.count(path, body, self.auth, left))
+
     def tokenize(
         self, content: str | Sequence[int | str], *, add_special: bool, parse_special: bool = True
     ) -> npt.NDArray[np.int32]:
@@ -184,6 +251,17 @@ class _Calls:
                 if monotonic() < self.deadline:
                     raise
         raise TimeoutError("the deadline for look-ups has passed")
+
+
+def image_starts(tokens: Tokens) -> tuple[int, ...]:
+    """How many tokens of a prompt lie before each image or sound; equal ones that adjoin count as one."""
+    beyond = np.concatenate(([0], np.where(tokens.ids < BEYOND, 0, tokens.ids)))
+    return tuple(np.flatnonzero((np.diff(beyond) != 0) & (beyond[1:] != 0)).tolist())
+
+
+def _id(media: Media) -> int:
+    """The token id that stands for an image: no vocabulary is so large."""
+    return BEYOND + int(media.name, 16) % BEYOND
 
 
 def _tokenizer(props: Props, calls: _Calls) -> Tokenizer | None:

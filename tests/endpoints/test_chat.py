@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from toki.endpoints.chat import ChatCompletion
-from toki.endpoints.chat import read_messages
+from toki.endpoints.chat import read_chat
+from toki.endpoints.media import STAND_INS
 from toki.endpoints.question import Chat
 from toki.endpoints.question import Prompt
 from toki.endpoints.question import Unreadable
@@ -30,11 +31,7 @@ def user(content: object) -> list[object]:
         (user(None), Chat()),
         ([{"role": "assistant", "tool_calls": [{"type": "function"}]}], Chat()),
         ([], Chat()),
-        (
-            user([{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "x"}}]),
-            Unreadable("images"),
-        ),
-        (user([{"type": "input_audio", "input_audio": {"data": "x"}}]), Unreadable("images")),
+        (user([{"type": "text", "text": "see"}, {"type": "video_url"}]), Unreadable("videos")),
         (user([{"type": "tool_use"}]), Unreadable("a content part of an odd type")),
         (user([{"text": "hi"}]), Unreadable("a content part of an odd type")),
         (user(["hi"]), Unreadable("a content part of an odd type")),
@@ -46,7 +43,50 @@ def user(content: object) -> list[object]:
     ],
 )
 def test_messages(messages: object, expected: Prompt) -> None:
-    assert read_messages(messages) == expected
+    assert read_chat({"messages": messages}) == expected
+    if expected == Chat():
+        assert read_chat({"messages": messages}, converted=True) == Chat({"messages": messages})
+
+
+def test_images_and_sound_are_rendered_without_their_data() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAECAw==", "detail": "high"}}
+    sound = {"type": "input_audio", "input_audio": {"data": "AAECAw==", "format": "mp3"}}
+    text = {"type": "text", "text": "see"}
+    body = {"messages": [*user([text, image]), {"role": "assistant", "content": "hm"}, *user([sound])], "top_k": 1}
+    found = read_chat(body)
+    assert isinstance(found, Chat)
+    assert found.body == {
+        "messages": [
+            *user([text, image | {"image_url": STAND_INS["image_url"]}]),
+            {"role": "assistant", "content": "hm"},
+            *user([sound | {"input_audio": STAND_INS["input_audio"]}]),
+        ],
+        "top_k": 1,
+    }
+    assert [(each.part, each.modality) for each in found.media] == [(image, "vision"), (sound, "audio")]
+    assert found.media[0].name == found.media[1].name != ""
+
+
+@pytest.mark.parametrize(
+    ("image", "other"),
+    [("data:image/png;base64,AA==", "data:image/png;base64,AQ=="), ("data:image/png;base64,AA==", "http://x/a.png")],
+)
+def test_an_image_is_named_by_its_data_alone(image: str, other: str) -> None:
+    def name(url: str) -> str:
+        found = read_chat({"messages": user([{"type": "image_url", "image_url": {"url": url}}])})
+        assert isinstance(found, Chat)
+        return found.media[0].name
+
+    assert name(image) == name(image.replace("png", "jpeg")) != name(other)
+
+
+@pytest.mark.parametrize(
+    "held", [None, "x", [], {}, {"url": 5}, {"url": "http://x/a.png"}, {"url": "data:x"}, {"data": ""}]
+)
+def test_an_image_whose_bytes_are_not_in_the_body_has_no_name(held: object) -> None:
+    found = read_chat({"messages": user([{"type": "image_url", "image_url": held}])})
+    assert isinstance(found, Chat)
+    assert [each.name for each in found.media] == [""]
 
 
 def test_read() -> None:

@@ -12,7 +12,9 @@ from toki.endpoints.conversion import converted
 from toki.endpoints.conversion import dump
 from toki.endpoints.conversion import member
 from toki.endpoints.conversion import text
+from toki.endpoints.media import STAND_INS
 from toki.endpoints.question import Chat
+from toki.endpoints.question import Media
 from toki.endpoints.question import Unreadable
 
 JSON = st.recursive(
@@ -77,9 +79,11 @@ def test_a_converted_body_is_the_chat_to_render() -> None:
     assert converted({"a": 1}, lambda body: chat) == (chat, Chat(chat))
 
 
-def test_images_stay_unread() -> None:
-    chat = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}
-    assert converted({"a": 1}, lambda body: chat) == (chat, Unreadable("images"))
+def test_images_are_rendered_without_their_data() -> None:
+    image = {"type": "image_url", "image_url": {"url": "x"}}
+    chat = {"messages": [{"role": "user", "content": [image]}], "a": 1}
+    shown = {"messages": [{"role": "user", "content": [image | {"image_url": STAND_INS["image_url"]}]}], "a": 1}
+    assert converted({}, lambda body: chat) == (chat, Chat(shown, (Media(image, "vision"),)))
 
 
 @pytest.mark.parametrize("error", [RefusedError("no"), RecursionError("no"), OverflowError("no")])

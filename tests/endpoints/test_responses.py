@@ -132,8 +132,10 @@ def test_an_output_becomes_a_message(given: object, content: object) -> None:
         output([{"type": "input_image", "image_url": "u"}]),
     ],
 )
-def test_images_stay_unread(item: dict[str, Any]) -> None:
-    assert RESPONSES.read({"input": [item]}).prompt == Unreadable("images")
+def test_images_are_told_apart_from_the_text(item: dict[str, Any]) -> None:
+    prompt = RESPONSES.read({"input": [item]}).prompt
+    assert isinstance(prompt, Chat)
+    assert [each.part["image_url"] for each in prompt.media] == [{"url": "u"}]
 
 
 @pytest.mark.parametrize(
@@ -261,11 +263,11 @@ def test_the_corpus_is_read_or_says_why_not(name: str, body: dict[str, Any]) -> 
     before = copy.deepcopy(body)
     prompt = RESPONSES.read(body).prompt
     assert body == before
-    if name.startswith(("image", "refused")):
+    if name.startswith("refused"):
         assert isinstance(prompt, Unreadable)
-        assert (prompt.why == "images") is name.startswith("image")
     else:
         assert isinstance(prompt, Chat)
+        assert bool(prompt.media) is name.startswith("image")
         json.dumps(prompt.body)
 
 

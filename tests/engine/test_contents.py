@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.engine.effort import examples
 from tests.engine.literal import common_prefix
 
+from toki.engine.contents import FRAME
 from toki.engine.contents import UNKNOWN
 from toki.engine.contents import Contents
 from toki.engine.contents import Held
@@ -104,6 +105,28 @@ def test_a_known_list_keeps_its_place() -> None:
     assert contents.add(Tokens.of([1, 2])) != place
     assert contents.add(Tokens.of([1, 2, 3]), lora="a") != place
     assert len(contents) == 3
+
+
+def test_where_an_image_stands_other_ones_may_share_its_frame() -> None:
+    contents = Contents()
+    text, cat, dog = list(range(10)), [2**30] * 4, [2**30 + 1] * 4
+    one = contents.add(Tokens.of(text + cat + text), images=(10,))
+    other = contents.add(Tokens.of(text + dog + text), images=(10,))
+    held, prompt = contents.hold(one, 24, 24), contents.hold(other, 24, 24)
+    assert contents.span(held, prompt) == Span(10, 10, 10 + FRAME)
+    assert contents.span(contents.hold(one, 10, 10), prompt) == Span(10, 10, 10)
+    assert contents.span(held, held) == Span(24, 24, 24)
+    plain = contents.hold(contents.add(Tokens.of([*text, 77])), 11, 11)
+    assert contents.span(held, plain) == Span(10, 10, 10)
+    assert contents.images(contents.add(Tokens.of(text))) == ()
+
+
+def test_what_holds_an_image_cannot_be_sent_as_ids() -> None:
+    contents = Contents()
+    place = contents.add(Tokens.of([1, 2, 2**30, 3]), images=(2,))
+    assert [contents.sendable(contents.hold(place, n, n)) for n in (1, 2, 3, 4)] == [True, True, False, False]
+    text = contents.add(Tokens.of([1, 2]))
+    assert contents.sendable(contents.hold(text, 2, 9))
 
 
 def test_growing_chats_share_their_memory() -> None:

@@ -97,6 +97,27 @@ def test_every_slot_is_known_to_begin_with() -> None:
     assert talk.held() == [400, 300, 200, 100]
 
 
+def test_of_a_prompt_with_an_image_its_slot_holds_the_text_before() -> None:
+    talk = Talk()
+    talk.fill()
+    key = talk.send(None, head=Tokens.of(range(20)))
+    talk.answer(key, prompt_tokens=90, reused=0, evaluated=90, reply_tokens=5, slot=1)
+    held = talk.shadow.slots[1].held
+    assert held is not None
+    assert (held.certain, held.length) == (20, 94)
+    record = talk.serve(range(30))[-1]
+    assert isinstance(record, Record)
+    assert record.predicted == 20
+
+
+def test_where_there_is_one_slot_any_request_runs_there() -> None:
+    talk = Talk()
+    talk.engine.handle(Restarted(talk.tick(), 1, N_CTX, SPLIT, (SlotView(0, False, 0, -1, N_CTX),)))
+    key = talk.send(None, head=Tokens.of(range(20)))
+    talk.answer(key, prompt_tokens=90, reused=0, evaluated=90, reply_tokens=5)
+    assert talk.held() == [0]
+
+
 @pytest.mark.parametrize(("known", "ram"), [(SPLIT, True), (SAVING, False)])
 def test_an_answer_that_shows_its_slot_makes_only_that_slot_unknown(known: Known, ram: bool) -> None:
     talk = Talk(known)

@@ -11,32 +11,36 @@ from toki.endpoints.figures import Figures
 from toki.endpoints.figures import Reply
 from toki.endpoints.figures import choice
 from toki.endpoints.figures import part
+from toki.endpoints.media import KINDS
+from toki.endpoints.media import media
+from toki.endpoints.media import parts
+from toki.endpoints.media import without_data
 from toki.endpoints.options import question
 from toki.endpoints.question import Chat
 from toki.endpoints.question import Question
 from toki.endpoints.question import Unreadable
 from toki.engine.events import Measured
 
-MEDIA = ("image_url", "input_audio", "input_video", "video_url")
+NO_STAND_IN = ("input_video", "video_url")
 
 
-def read_messages(messages: object) -> Chat | Unreadable:
-    """Chat where the messages hold nothing but text.
-
-    Media stay unread although the template could be rendered: their tokens can't be had, and rendering would make
-    the server fetch and decode them a second time.
-    """
+def read_chat(body: Mapping[str, Any], *, converted: bool = False) -> Chat | Unreadable:
+    """The prompt of a body in the chat shape; `converted`: it is not the client's own."""
+    messages = body.get("messages")
     if not isinstance(messages, list):
         return Unreadable("no messages")
-    for message in messages:
-        content = message.get("content") if isinstance(message, Mapping) else None
-        for piece in content if isinstance(content, list) else ():
-            kind = piece.get("type") if isinstance(piece, Mapping) else None
-            if kind in MEDIA:
-                return Unreadable("images")
-            if kind != "text":
-                return Unreadable("a content part of an odd type")
-    return Chat()
+    found = []
+    for piece in parts(messages):
+        kind = piece.get("type") if isinstance(piece, Mapping) else None
+        if kind in KINDS:
+            found.append(media(piece))
+        elif kind in NO_STAND_IN:
+            return Unreadable("videos")
+        elif kind != "text":
+            return Unreadable("a content part of an odd type")
+    if found:
+        return Chat({**body, "messages": without_data(messages)}, tuple(found))
+    return Chat(body) if converted else Chat()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class ChatCompletion:
     name: str
 
     def read(self, body: Mapping[str, Any]) -> Question:
-        found = question(self.name, body, read_messages(body.get("messages")))
+        found = question(self.name, body, read_chat(body))
         return replace(found, count_path=f"{self.name}/input_tokens")
 
     def meter(self) -> ChatMeter:

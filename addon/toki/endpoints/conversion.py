@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from toki.endpoints.chat import read_messages
-from toki.endpoints.question import Chat
+from toki.endpoints.chat import read_chat
 from toki.endpoints.question import Prompt
 from toki.endpoints.question import Unreadable
 
@@ -36,8 +35,7 @@ def converted(body: Mapping[str, Any], to_chat: Callable[[Mapping[str, Any]], Js
         chat = to_chat(body)
     except (RefusedError, RecursionError, OverflowError) as error:
         return dict(body), Unreadable(f"it can't be converted to a chat: {error}")
-    found = read_messages(chat["messages"])
-    return chat, Chat(chat) if isinstance(found, Chat) else found
+    return chat, read_chat(chat, converted=True)
 
 
 def member(value: object, key: str) -> Any:

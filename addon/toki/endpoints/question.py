@@ -15,13 +15,29 @@ from toki.engine.events import Measured
 
 
 @dataclass(frozen=True, slots=True)
+class Media:
+    """An image or sound of a chat.
+
+    `part` is the part of a message that holds it, in the chat shape; `modality` is what a server needs to take it, as
+    /props names it. `name` stands for its bytes (hex digits); "" where these are not in the body, so that only the
+    server can get them.
+    """
+
+    part: Mapping[str, Any]
+    modality: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Chat:
     """Messages: the server's own /apply-template renders them.
 
-    `body` is the converted body where the shape is not the chat shape; None: render the client's own bytes.
+    `body` is the body to render where it is not the client's own: converted from another shape, or with stand-ins in
+    place of `media`, which are told in their order. None: render the client's own bytes.
     """
 
     body: Mapping[str, Any] | None = None
+    media: tuple[Media, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from toki.engine.window import Checkpoints
 
 UNKNOWN = -1
 UNLIMITED = 1 << 62
+FRAME = 2  # tokens at most that the server writes before an image, whichever it is: no endpoint shows them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +53,7 @@ class Contents:
         self._lcp = np.zeros((capacity, capacity), np.int32)
         self._used = np.zeros(capacity, np.bool_)
         self._lora: list[str] = [""] * capacity
+        self._images: list[tuple[int, ...]] = [()] * capacity
         self._held: dict[tuple[int, int, int, Checkpoints], Held] = {}
 
     def __len__(self) -> int:
@@ -80,10 +82,11 @@ class Contents:
         row: npt.NDArray[np.int32] = self._lcp[place]
         return row
 
-    def add(self, tokens: Tokens, lora: str = "") -> int:
+    def add(self, tokens: Tokens, lora: str = "", images: tuple[int, ...] = ()) -> int:
         """Keep a list and return its place; a list that is known already keeps its place.
 
         Lists that were made under different sets of adapters (`lora`) have nothing in common: their KV differs.
+        `images`: how many tokens lie before each image or sound.
         """
         nearest, shared = self.nearest(tokens, lora)
         if nearest is not None and shared == len(tokens) == self._length[nearest]:
@@ -104,6 +107,7 @@ class Contents:
         self._lcp[place, place] = len(tokens)
         self._tokens[place] = tokens
         self._lora[place] = lora
+        self._images[place] = images
         self._length[place] = len(tokens)
         self._used[place] = True
         return place
@@ -111,6 +115,14 @@ class Contents:
     def lora(self, place: int) -> str:
         """The set of adapters under which the list at `place` was made."""
         return self._lora[place]
+
+    def images(self, place: int) -> tuple[int, ...]:
+        """How many tokens of the list at `place` lie before each image or sound."""
+        return self._images[place]
+
+    def sendable(self, held: Held) -> bool:
+        """Whether all of `held` is tokens of the vocabulary, which the server takes by their ids."""
+        return not self._images[held.place] or held.length <= self._images[held.place][0]
 
     def nearest(self, tokens: Tokens, lora: str = "") -> tuple[int | None, int]:
         """The place whose list shares most with `tokens`, and how much; (None, 0) where nothing is known.
@@ -148,6 +160,7 @@ class Contents:
         for place in np.flatnonzero(self._used & ~wanted).tolist():
             self._tokens[place] = None
             self._lora[place] = ""
+            self._images[place] = ()
             self._length[place] = 0
             self._lcp[place, :] = 0
             self._lcp[:, place] = 0
@@ -163,7 +176,8 @@ class Contents:
         shared = int(self._lcp[held.place, prompt.place])
         if shared < held.certain:
             shared = min(shared, most)
-            return Span(shared, shared, shared)
+            frame = FRAME if shared in self._images[prompt.place] else 0
+            return Span(shared, shared, min(shared + frame, most))
         likely = most if shared >= self._length[held.place] else min(shared, most)
         return Span(min(held.certain, most), likely, most)
 
@@ -205,6 +219,7 @@ class Contents:
         new = 2 * old
         self._tokens.extend([None] * old)
         self._lora.extend([""] * old)
+        self._images.extend([()] * old)
         self._free.extend(range(new - 1, old - 1, -1))
         self._length = np.concatenate([self._length, np.zeros(old, np.int64)])
         self._used = np.concatenate([self._used, np.zeros(old, np.bool_)])

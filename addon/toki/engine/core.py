@@ -362,7 +362,8 @@ class Engine:
             return []
         prompt, old = known
         reply = event.ids[: old.length - prompt.length]
-        place = self._contents.add(self._contents[prompt.place].extended(reply), self._contents.lora(prompt.place))
+        whole = self._contents[prompt.place].extended(reply)
+        place = self._contents.add(whole, self._contents.lora(prompt.place), self._contents.images(prompt.place))
         for belief in self._beliefs:
             belief.timeline.take(Revealed(event.key, old, place))
         self._conversations.replace_held(old, self._contents.hold(place, old.certain, old.length))
@@ -599,7 +600,7 @@ class Engine:
             return
         if len(self._contents) >= COLLECT:
             self._collect()
-        place = self._contents.add(ask.tokens, ask.lora)
+        place = self._contents.add(ask.tokens, ask.lora, ask.images)
         flight.prompt = self._contents.hold(place, len(ask.tokens), len(ask.tokens))
         conversation = self._conversations.note(flight.key, flight.prompt)
         flight.thread, flight.conversation = conversation.key, conversation.name
@@ -659,10 +660,15 @@ class Engine:
         ask, measured = flight.ask, flight.measured
         slots = (ask.client_slot, flight.decision.id_slot, measured.slot)
         number = next((slot for slot in slots if slot is not None), None)
+        if number is None and self.belief is not None and self.belief.rules.n_slots == 1:
+            number = 0
         if number is None or flight.slots > 1:
             self._lose_track()
             return
-        prompt = self._contents.hold(UNKNOWN, 0, measured.prompt_tokens or 1)
+        place, known = UNKNOWN, 0
+        if ask.head is not None:
+            place, known = self._contents.add(ask.head, ask.lora), len(ask.head)
+        prompt = self._contents.hold(place, known, max(measured.prompt_tokens or 1, known + 1))
         wish = Wish(flight.key, prompt, number, ask.kind, ask.cache_prompt)
         for belief in self._beliefs:
             belief.timeline.take(Launched(flight.key, wish, wish))

@@ -60,7 +60,8 @@ class Kind(StrEnum):
 class Ask:
     """What one request wants from the server, and whether it may be steered.
 
-    `tokens` is the exact prompt as the server will see it, or None with the reason in `unknown`.
+    `tokens` is the exact prompt as the server will see it, or None with the reason in `unknown`; `head` is then what is
+    known of its beginning. Of an image or sound the tokens are made up: as many as it takes, of no vocabulary.
     `fixed` says in plain words why the request must leave as it came ("" where it may be steered).
     """
 
@@ -70,6 +71,8 @@ class Ask:
     stream: bool = False
     tokens: Tokens | None = None
     unknown: str = ""
+    head: Tokens | None = None
+    images: tuple[int, ...] = ()  # the tokens before each image or sound, ascending
     fixed: str = ""
     honours_slot: bool = True  # the endpoint passes `id_slot` on to the task
     client_slot: int | None = None  # the client's own id_slot, as the server will read it

@@ -186,6 +186,7 @@ def options(
             plans += [Plan(Action.PRIMED, k, None, Primer(wish.prompt, id_slot)) for _, k, id_slot in steers]
         if primers:
             plans += _copies(shadow, wish, [k for k in worth if k in swaps], honours_slot)
+        plans = [one for one in plans if one.primer is None or shadow.contents.sendable(one.primer.prompt)]
     priced = [_price(shadow, wish, returns, prices, plan) for plan in plans]
     if priced[0] is None:
         return []
@@ -215,6 +216,8 @@ def _planted(
     if head is None or missed < WORTH_KEEPING or slot not in slots:
         return None
     primer = Primer(shadow.contents.hold(wish.prompt.place, head, head), slot)
+    if not shadow.contents.sendable(primer.prompt):
+        return None
     plan = Plan(Action.PRIMED, slot, slot if honours_slot else None, primer)
     priced = _price(shadow, wish, returns, prices, plan)
     left = priced.after.slots[slot].held if priced is not None else None
