@@ -35,7 +35,7 @@ lint: $(VENV)/installed-test ## style and types
 	@$(RUN) scripts/suite.py --lint
 
 clean: ## remove everything that was made here, virtual environments included
-	rm -rf .venv .venv-3.* .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* build dist
+	rm -rf .venv .venv-3.* .venv-clients tests/clients/node/node_modules .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* build dist
 	find addon scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/installed-%: pyproject.toml scripts/install.py

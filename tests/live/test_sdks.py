@@ -14,6 +14,9 @@ from anthropic import BadRequestError as AnthropicBadRequestError
 from openai import BadRequestError
 from openai import OpenAI
 from pydantic import BaseModel
+from tests.live.forcing import SCHEMA
+from tests.live.forcing import TEMPLATE
+from tests.live.forcing import TOOL
 from tests.live.wire import HOST
 from tests.live.wire import PATIENCE
 from tests.live.wire import Mitmdump
@@ -29,14 +32,6 @@ from servers import tiny_model
 
 pytestmark = [pytest.mark.live, pytest.mark.proxy]
 
-# With this template the tool calls of a random model can be forced.
-TEMPLATE = """
-{%- for tool in tools or [] %}<|im_start|>tool {{ tool | tojson }}<|im_end|>{% endfor %}
-{%- for message in messages %}<|im_start|>{{ message.role }} {{ message.content or '' }}
-{%- for call in message.tool_calls or [] %}<call {{ call.id }} {{ call.function.name }}>
-{{- call.function.arguments if call.function.arguments is string else call.function.arguments | tojson }}</call>
-{%- endfor %}<|im_end|>{% endfor %}
-{%- if add_generation_prompt %}<|im_start|>assistant {% endif %}"""
 # What differs between two answers to one request, whoever asks.
 VOLATILE = {
     "id", "call_id", "item_id", "created", "created_at", "completed_at", "timings", "cached_tokens",
@@ -48,12 +43,6 @@ SAID: list[Any] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": ASKED},
 ]
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {"city": {"type": "string", "enum": ["Paris", "Oslo"]}},
-    "required": ["city"],
-}
-TOOL: Any = {"type": "function", "function": {"name": "weather", "description": "Weather now.", "parameters": SCHEMA}}
 LOOP: list[Any] = [
     *SAID,
     {
