@@ -130,7 +130,7 @@ class Life:
         ask = Ask("/v1/chat/completions", model=SECRET, tokens=tokens, stream=self.random.random() < 0.5)
         if self.random.random() < 0.05:
             ask = replace(ask, lora=SECRET)
-        if self.random.random() < 0.05:
+        if self.random.random() < 0.02:  # more of them, and nothing would be trusted
             return replace(ask, tokens=None, head=tokens.head(len(tokens) // 2), unknown=SECRET)
         if self.random.random() < 0.05:
             ask = replace(ask, images=(len(tokens) // 2,))
