@@ -67,6 +67,7 @@ SETTINGS = Settings(
     keep_days=1,
     server_flags="",
     log_events="",
+    ping_s=0,
 )
 
 
@@ -702,6 +703,7 @@ async def test_a_broken_engine_is_replaced_and_costs_no_request(bench: Bench) ->
     bench.engine.kept = []
     answer(ended)
     assert bench.rows == []
+    await until(lambda: len(asyncio.all_tasks()) == 1)  # no late look breaks the engine before the next request does
     broken = bench.engine
     broken.broken = True
     assert await exchange.hold() is None

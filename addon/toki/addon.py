@@ -14,6 +14,7 @@ from pathlib import Path
 from mitmproxy import ctx
 from mitmproxy.addonmanager import Loader
 from mitmproxy.connection import Client
+from mitmproxy.connection import Server
 from mitmproxy.exceptions import OptionsError
 from mitmproxy.http import HTTPFlow
 from mitmproxy.http import Message
@@ -28,6 +29,8 @@ from toki.endpoints.question import Endpoint
 from toki.engine.events import Mode
 from toki.eventlog import EventLog
 from toki.exchange import Exchange
+from toki.relay import WAITING
+from toki.relay import Relay
 from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.settings import Settings
@@ -60,6 +63,7 @@ class Toki:
         self._former: list[Upstream] = []  # of earlier settings: their requests end as they began
         self._exchanges: dict[str, Exchange] = {}  # by flow id, from request to response or error
         self._raised: Raised | None = None
+        self._relay: Relay | None = None
 
     # --- life ---
 
@@ -94,6 +98,10 @@ class Toki:
             if self._log is not None:
                 self._log.close()
             self._log = EventLog(Path(settings.log_events)) if settings.log_events else None
+        if old is None or old.ping_s != settings.ping_s:
+            if self._relay is not None:
+                self._relay.close()
+            self._relay = Relay(settings.ping_s, self._serves) if settings.ping_s else None
 
     def running(self) -> None:
         if self._settings is None:  # the log says why
@@ -111,6 +119,8 @@ class Toki:
                 self._upstream(target).watch.introduce()
 
     def done(self) -> None:
+        if self._relay is not None:
+            self._relay.close()
         for exchange in self._exchanges.values():
             exchange.close()
         for upstream in [*self._former, *self._upstreams.values()]:
@@ -159,6 +169,21 @@ class Toki:
         body = await exchange.hold()
         if body is not None:
             flow.request.content = body
+        if self._relay is not None and exchange.streams:
+            await self._by_relay(flow, self._relay)
+
+    async def _by_relay(self, flow: HTTPFlow, relay: Relay) -> None:
+        """Send a flow through the relay, as through an upstream proxy. TLS would hide the answer from it."""
+        if flow.request.scheme != "http" or flow.server_conn.via is not None:
+            self._complaints.tell("ping", "no pings (toki_ping_s) before a server by https or behind another proxy")
+            return
+        try:
+            address = await relay.address()
+        except OSError as error:
+            self._complaints.tell("ping", f"no pings (toki_ping_s): no port on loopback can be had: {error}")
+            return
+        flow.server_conn = Server(address=(flow.request.host, flow.request.port))
+        flow.server_conn.via = ("http", address)
 
     def client_disconnected(self, client: Client) -> None:
         for exchange in self._exchanges.values():
@@ -174,7 +199,9 @@ class Toki:
             flow.response.stream = flow.response.stream or Tap()
             return
         headers = flow.response.headers
-        exchange.began(flow.response.status_code, headers.get("content-type", ""), headers.get("content-encoding", ""))
+        waiting = headers.pop(WAITING, None) is not None
+        kind, coding = headers.get("content-type", ""), headers.get("content-encoding", "")
+        exchange.began(flow.response.status_code, kind, coding, waiting=waiting)
         flow.response.stream = Tap(exchange.heard)
 
     def response(self, flow: HTTPFlow) -> None:
@@ -202,6 +229,9 @@ class Toki:
             return None
         endpoint = endpoints.match(request.method, request.path)
         return None if endpoint is None else (target, endpoint)
+
+    def _serves(self, host: str, port: int) -> bool:
+        return self._targets.serves(host, port)
 
     def _upstream(self, target: Target) -> Upstream:
         if target not in self._upstreams:

@@ -39,6 +39,8 @@ from toki.engine.events import Replied
 from toki.prompt import PromptReader
 from toki.prompt import UnreadablePrompt
 from toki.prompt import image_starts
+from toki.relay import late_status
+from toki.relay import without_pings
 from toki.server import MISSING
 from toki.server import Auth
 from toki.server import LlamaServerBackend
@@ -92,7 +94,9 @@ class Exchange:
         self._released: float | None = None
         self._first_byte: float | None = None
         self._over: float | None = None
-        self._status: int | None = None
+        self._status: int | None = None  # that the client sees
+        self._waiting = False  # whether only pings have come
+        self._answered = 200  # what the server answered after pings
         self._reader: AnswerReader | None = None
         self._body: Mapping[str, Any] | None = None
         self._ask = Ask(endpoint.name, unknown="not read yet")
@@ -331,15 +335,28 @@ class Exchange:
 
     # --- the answer ---
 
-    def began(self, status: int, content_type: str, content_encoding: str) -> None:
-        """The answer's headers are here."""
+    @property
+    def streams(self) -> bool:
+        """Whether the client asked for a stream, as far as its body is read."""
+        return self._ask.stream
+
+    def began(self, status: int, content_type: str, content_encoding: str, *, waiting: bool = False) -> None:
+        """The answer's headers are here. `waiting`: they are the relay's, and the server has not answered yet."""
         self._status = status
         if status == 200:
             self._reader = AnswerReader(self._endpoint.meter(), content_type, content_encoding)
-        self._upstream.tell(Began(self.key, time.monotonic(), status))
+        self._waiting = waiting
+        if not waiting:
+            self._upstream.tell(Began(self.key, time.monotonic(), status))
 
     def heard(self, data: bytes) -> None:
         """The answer's next bytes pass by. Never raises."""
+        if self._waiting:
+            if not (data := without_pings(data)):
+                return
+            self._waiting = False
+            self._answered = late_status(data)
+            self._upstream.tell(Began(self.key, time.monotonic(), self._answered))
         if self._first_byte is None:
             self._first_byte = time.monotonic()
         if self._reader is not None:
@@ -359,10 +376,11 @@ class Exchange:
         if self._reader is not None:
             self._reader.finish()
         now = time.monotonic()
-        self._end(Answered(self.key, now, self._status, self._measured(finished=True)), now)
-        if self._status >= 500:
+        status = self._status if self._status != 200 else self._answered
+        self._end(Answered(self.key, now, status, self._measured(finished=True)), now)
+        if status >= 500:
             # llama-server says 503 while it loads its model, so it has just been started
-            self._upstream.watch.doubt(certain=self._status == 503)
+            self._upstream.watch.doubt(certain=status == 503)
 
     def broke(self, *, sent: bool, client_left: bool) -> None:
         """There will be no complete answer. `sent`: the request had reached the server."""

@@ -112,6 +112,13 @@ OPTIONS = (
         "A file that gets the engine's events, from which its decisions can be replayed: lengths and hashes, no prompt "
         "text. Where empty, none is written.",
     ),
+    Option(
+        "toki_ping_s",
+        int,
+        0,
+        "After how many seconds of silence a stream gets a comment as a sign of life, again and again until the server "
+        "answers, for clients that give up a silent connection. 0 sends none.",
+    ),
 )
 
 
@@ -128,6 +135,7 @@ class Settings:
     keep_days: int
     server_flags: str  # "": find out
     log_events: str  # "": off
+    ping_s: int  # 0: off
 
 
 def add_options(loader: Loader) -> None:
@@ -152,13 +160,14 @@ def from_options(options: Options) -> Settings:
     return Settings(
         servers=tuple(_url("toki_server", url) for url in options.toki_server),
         mode=_mode("toki_mode", options.toki_mode),
-        min_reuse=_at_least_one("toki_min_reuse", options.toki_min_reuse),
+        min_reuse=_at_least("toki_min_reuse", options.toki_min_reuse, 1),
         db=_file("toki_db", options.toki_db) if options.toki_db else default_db(sys.platform, os.environ),
         embed_url=_url("toki_embed_url", options.toki_embed_url) if options.toki_embed_url else "",
-        deadline_ms=_at_least_one("toki_deadline_ms", options.toki_deadline_ms),
-        keep_days=_at_least_one("toki_keep_days", options.toki_keep_days),
+        deadline_ms=_at_least("toki_deadline_ms", options.toki_deadline_ms, 1),
+        keep_days=_at_least("toki_keep_days", options.toki_keep_days, 1),
         server_flags=_command_line("toki_server_flags", options.toki_server_flags),
         log_events=str(_file("toki_log_events", options.toki_log_events)) if options.toki_log_events else "",
+        ping_s=_at_least("toki_ping_s", options.toki_ping_s, 0),
     )
 
 
@@ -218,9 +227,9 @@ def _mode(name: str, value: str) -> Mode:
         raise ValueError(f"{name}={value!r}: must be one of {', '.join(Mode)}") from error
 
 
-def _at_least_one(name: str, value: int) -> int:
-    if value < 1:
-        raise ValueError(f"{name}={value}: must be a whole number of at least 1")
+def _at_least(name: str, value: int, least: int) -> int:
+    if value < least:
+        raise ValueError(f"{name}={value}: must be a whole number of at least {least}")
     return value
 
 

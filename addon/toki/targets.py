@@ -60,6 +60,11 @@ class Targets:
         return None
 
 
+    def serves(self, host: str, port: int) -> bool:
+        """Whether one of the servers is at `host`:`port`."""
+        return any(target.host == _fold(host) and target.port == port for target in self._targets)
+
+
 def _fold(host: str) -> str:
     """One name for all names of this machine's loopback."""
     host = host.lower().strip("[]").rstrip(".")
