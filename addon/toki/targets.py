@@ -59,7 +59,6 @@ class Targets:
                 return target
         return None
 
-
     def serves(self, host: str, port: int) -> bool:
         """Whether one of the servers is at `host`:`port`."""
         return any(target.host == _fold(host) and target.port == port for target in self._targets)
