@@ -114,6 +114,10 @@ def saying(*pieces: bytes) -> Callable[[asyncio.StreamWriter], Awaitable[None]]:
     return answer
 
 
+async def closing(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
 async def test_in_time_everything_passes_as_it_is() -> None:
     async with between(WITHIN) as (client, server):
         server.answer = saying(STREAM, CHUNKS)
@@ -196,7 +200,7 @@ async def test_a_server_that_goes_away() -> None:
 
 async def test_a_server_that_goes_away_at_once_leaves_nothing() -> None:
     async with between(WITHIN) as (client, server):
-        server.answer = lambda writer: asyncio.sleep(0, writer.close())
+        server.answer = closing
         client.ask()
         assert await client.rest() == b""
 

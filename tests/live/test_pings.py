@@ -13,9 +13,9 @@ import anthropic
 import httpx
 import openai
 import pytest
+from tests.live.forcing import TEMPLATE
 from tests.live.test_sdks import CALLS
 from tests.live.test_sdks import KEY
-from tests.live.test_sdks import TEMPLATE
 from tests.live.test_sdks import Sdks
 from tests.live.test_sdks import sdks
 from tests.live.test_sdks import shown
