@@ -1,11 +1,13 @@
-"""The console script `toki`: start the proxy without knowing mitmproxy, or find the script to load into one's own.
+"""The console script `toki`: start the proxy without knowing mitmproxy, or find the script to load into one's own;
+look at a server, and at what was recorded.
 
-Exit status: 0 fine, 2 could not run (one line on stderr says why).
+Exit status: 0 fine, 1 advice or findings, 2 could not run (one line on stderr says why).
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import socket
 import sys
 from collections.abc import Callable
@@ -13,10 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from toki import __version__
+from toki.inspect import doctor as diagnosis
+from toki.inspect.examine import KEY_VARIABLE
+from toki.inspect.examine import examine
 from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.server import ServerError
 from toki.settings import URL_FORM
+from toki.settings import default_db
 from toki.settings import server_url
 
 SCRIPT = "toki_addon.py"
@@ -67,7 +73,27 @@ def _parser() -> argparse.ArgumentParser:
         "-p", "--port", "--listen-port", type=int, default=8081, metavar="P", help="default: %(default)s"
     )
     run_parser.set_defaults(command=run)
+
+    doctor_parser = commands.add_parser(
+        "doctor",
+        help="say what could be better about how a llama-server is run",
+        description="Look at the llama-server at URL, and say whether steering helps there and which flags would be "
+        "better. Asks before it sends probes: small requests that take the slots of what is there now.",
+        epilog=f"A server that wants a key gets the one in the environment variable {KEY_VARIABLE}. "
+        "Exit status: 0 good, 1 something could be better, 2 nothing could be found out.",
+    )
+    doctor_parser.add_argument("url", metavar="URL", help=f"the llama-server, {URL_FORM}")
+    doctor_parser.add_argument("-y", "--yes", action="store_true", help="send probes without asking")
+    doctor_parser.add_argument("--model", default="", metavar="NAME", help="behind a router, the model to look at")
+    _add_db(doctor_parser)
+    doctor_parser.set_defaults(command=doctor)
     return parser
+
+
+def _add_db(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--db", type=Path, metavar="FILE", help="recorded traffic; default: where toki_db is by default"
+    )
 
 
 def path(_: argparse.Namespace, __: Sequence[str]) -> int:
@@ -108,6 +134,38 @@ def run(known: argparse.Namespace, others: Sequence[str]) -> int:
     except SystemExit as stop:  # mitmdump has said why
         return 2 if stop.code else 0
     return 0
+
+
+def doctor(known: argparse.Namespace, _: Sequence[str]) -> int:
+    """`toki doctor`: the verdict on the server at `known.url`, findings and the better command."""
+    url = _url(known.url)
+    facts = examine(url, known.model, _database(known), (lambda _: True) if known.yes else _ask)
+    found = diagnosis.diagnose(facts)
+    print("\n".join(found.lines()))
+    if facts.trouble:
+        return 2
+    return 0 if found.verdict is diagnosis.Verdict.GOOD else 1
+
+
+def _ask(cost: str) -> bool:
+    """Whether probes may be sent: `y` on stdin. The question goes to stderr, since the answer's first line is fixed."""
+    print(f"Send probes? {cost}. [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _url(text: str) -> str:
+    try:
+        return "".join(server_url(text))
+    except ValueError as error:
+        raise CannotRun(str(error)) from error
+
+
+def _database(known: argparse.Namespace) -> Path:
+    """The file that --db names, or where toki_db is by default."""
+    try:
+        return known.db or default_db(sys.platform, os.environ)
+    except ValueError as error:
+        raise CannotRun("there is no home directory to find a database in; name a file with --db") from error
 
 
 def addon_script(package: Path) -> Path:

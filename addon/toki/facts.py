@@ -45,7 +45,7 @@ def find_out(given: str, args: Sequence[str], url: str, props: Props) -> Known:
     if flags is not None and _of_another(flags, props):
         logger.warning(f"toki: the server has {props.total_slots} slots, not as {source} say: they are not used")
         flags = None
-    header = _model(url, process, props.model)
+    header = model_header(url, process, props.model)
     found = known(props, flags, header)
     if flags is not None or header is not None:
         sources = [source] if flags is not None else []
@@ -87,7 +87,7 @@ def _of_another(flags: ServerFlags, props: Props) -> bool:
     return flags.parallel is not None and flags.parallel > 0 and flags.parallel != props.total_slots
 
 
-def _model(url: str, process: Path | None, model: str) -> Header | None:
+def model_header(url: str, process: Path | None, model: str) -> Header | None:
     """The head of the model file. Only of a server on this machine: elsewhere the same path may be another file."""
     if not model or not is_loopback(url):
         return None

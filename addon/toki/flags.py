@@ -76,26 +76,60 @@ class ServerFlags:
     draft_model: str | None = _value(str, "-md --model-draft --spec-draft-model", "SPEC_DRAFT_MODEL")
     draft_repo: str | None = _value(str, "-hfd -hfrd --hf-repo-draft --spec-draft-hf", "SPEC_DRAFT_HF_REPO")
     spec_type: str | None = _value(str, "--spec-type", "SPEC_TYPE")
+    reasoning_preserve: bool | None = _switch("--reasoning-preserve", "--no-reasoning-preserve", "REASONING_PRESERVE")
+    slots: bool | None = _switch("--slots", "--no-slots", "ENDPOINT_SLOTS")  # whether /slots is there
 
 
 def parse_flags(argv: Sequence[str], env: Mapping[str, str]) -> ServerFlags:
     """Read a command line and LLAMA_ARG_* variables. What is unknown or malformed is passed over; never raises."""
     values: dict[str, Any] = {}
-    spelled: dict[str, tuple[str, Callable[[str], Any] | bool]] = {}
     for flag in fields(ServerFlags):
         read, off, variable = flag.metadata["read"], flag.metadata["off"], flag.metadata["env"]
         if variable and f"LLAMA_ARG_{variable}" in env:
             values[flag.name] = read(env[f"LLAMA_ARG_{variable}"])
         if variable and off and f"LLAMA_ARG_NO_{variable}" in env:
             values[flag.name] = False  # whatever its value
-        spelled |= dict.fromkeys(flag.metadata["names"], (flag.name, True if read is _bool else read))
-        spelled |= dict.fromkeys(off, (flag.name, False))
     words = iter(argv)
     for word in words:
-        name, kind = spelled.get(word.replace("_", "-") if word.startswith("--") else word, ("", False))
+        name, kind = _spelled(word)
         if name:
             values[name] = kind if isinstance(kind, bool) else kind(next(words, ""))
     return ServerFlags(**values)
+
+
+def changed(argv: Sequence[str], flags: Mapping[str, str | bool]) -> list[str]:
+    """A command line with these of ServerFlags' fields set: a value, or True and False of a switch. They come last, and
+    what said something else before is gone. Nothing else is touched."""
+    kept: list[str] = []
+    words = iter(argv)
+    for word in words:
+        name, kind = _spelled(word)
+        value = [] if not name or isinstance(kind, bool) else [next(words, "")]
+        if name not in flags:
+            kept += [word, *value]
+    for name, given in flags.items():
+        metadata = next(flag.metadata for flag in fields(ServerFlags) if flag.name == name)
+        if isinstance(given, str):
+            kept += [metadata["names"][0], given]
+        elif given or metadata["off"]:  # a switch without an opposite is off where it is not named
+            kept.append(metadata["names"][0] if given else metadata["off"][-1])
+    return kept
+
+
+def _spelled(word: str) -> tuple[str, Callable[[str], Any] | bool]:
+    """The field of ServerFlags that a word of a command line names, and what it means: how to read the word that
+    follows, or the value itself where none does. An empty name: another flag, or no flag."""
+    return _SPELLED.get(word.replace("_", "-") if word.startswith("--") else word, ("", False))
+
+
+def _spellings() -> Iterator[tuple[str, tuple[str, Callable[[str], Any] | bool]]]:
+    for flag in fields(ServerFlags):
+        read = flag.metadata["read"]
+        yield from ((name, (flag.name, True if read is _bool else read)) for name in flag.metadata["names"])
+        yield from ((name, (flag.name, False)) for name in flag.metadata["off"])
+
+
+_SPELLED = dict(_spellings())
 
 
 def local_process(base_url: str, proc: Path = Path("/proc")) -> Path | None:
@@ -120,7 +154,13 @@ def process_flags(process: Path) -> ServerFlags:
     Nothing else of the process is kept: its key may be among its words.
     """
     pairs = (word.partition("=") for word in _words(process / "environ") if word.startswith("LLAMA_ARG_"))
-    return parse_flags(_words(process / "cmdline")[1:], {name: value for name, _, value in pairs})
+    return parse_flags(command_line(process), {name: value for name, _, value in pairs})
+
+
+def command_line(process: Path) -> list[str]:
+    """The words behind the name of a llama-server whose directory in /proc is given: secrets may be among them."""
+    words = _words(process / "cmdline")
+    return words[2:] if words and Path(words[0]).name == "llama" else words[1:]  # `llama serve`
 
 
 def is_loopback(base_url: str) -> bool:

@@ -31,7 +31,8 @@ _FULL = {"llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe"}  # a window that the
 _UNSUPPORTED = {"llama4"}  # attends in chunks
 # Hints at what is kept beside or instead of one row of K and V a layer: recurrent states, compressed or shared rows,
 # layers for speculation.
-_OTHER_STATE = ("ssm.", "wkv.", "kda.", "shortconv.", "attention.kv_lora_rank")
+_RECURRENT = ("ssm.", "wkv.", "kda.", "shortconv.")
+_OTHER_STATE = (*_RECURRENT, "attention.kv_lora_rank")
 _OTHER_LAYERS = ("attention.shared_kv_layers", "nextn_predict_layers")
 
 _BLOCKS = {  # elements and bytes of a block (ggml/src/ggml-common.h)
@@ -75,6 +76,7 @@ class Header:
     n_ctx_train: int  # tokens; 0: not said
     window: int | None  # n_swa in tokens; 0: full attention; None: not known of this architecture
     layers: tuple[Layer, ...] | None  # None: the cache is of a kind that is not modelled here
+    recurrent: bool = False  # it has recurrent layers (hybrid models too): their state can't be taken back
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,8 @@ def _header(found: Mapping[str, Value]) -> Header:
     window, windowed = _windows(architecture, values, count)
     odd = any(key.startswith(_OTHER_STATE) for key in values) or any(values.get(key) for key in _OTHER_LAYERS)
     layers = None if odd or window is None else _layers(values, windowed)
-    return Header(architecture, _whole(values, "context_length", 0), window, layers)
+    recurrent = any(key.startswith(_RECURRENT) for key in values)
+    return Header(architecture, _whole(values, "context_length", 0), window, layers, recurrent)
 
 
 def _layers(values: Mapping[str, Value], windowed: Sequence[bool]) -> tuple[Layer, ...]:

@@ -115,13 +115,26 @@ class LlamaServerBackend:
             raise ServerError("/slots: the answer is no list", 200)
         return tuple(_slot(_mapping(slot, "/slots")) for slot in answer)
 
-    def arguments(self, auth: Auth, timeout: float, model: str) -> tuple[str, ...]:
-        """The command line that a router names for one of its models; empty where it names none."""
+    def models(self, auth: Auth, timeout: float) -> tuple[Mapping[str, Any], ...]:
+        """The entries of GET /v1/models."""
         answer = _mapping(self._look("GET", self._base, "/v1/models", auth, timeout), "/v1/models")
         entries = answer.get("data")
-        for entry in entries if isinstance(entries, list) else []:
-            if not isinstance(entry, dict):
-                continue
+        return tuple(entry for entry in entries if isinstance(entry, dict)) if isinstance(entries, list) else ()
+
+    def greeting(self, path: str, auth: Auth, timeout: float, model: str = "") -> tuple[int, Mapping[str, str]]:
+        """Status and headers (their names in any case) of a GET whose body does not matter."""
+        query = {"model": model, "autoload": "false"} if model else {}
+        request = requests.Request("GET", self._base + path, headers=auth.headers(), params=query)
+        try:
+            prepared = self._session.prepare_request(request)
+            with self._session.send(prepared, stream=True, timeout=timeout, allow_redirects=False) as response:
+                return response.status_code, response.headers
+        except (requests.RequestException, HTTPError, ValueError, OSError) as error:
+            raise ServerError(f"GET {path}: {_cause(error)}") from None
+
+    def arguments(self, auth: Auth, timeout: float, model: str) -> tuple[str, ...]:
+        """The command line that a router names for one of its models; empty where it names none."""
+        for entry in self.models(auth, timeout):
             aliases, status = entry.get("aliases"), entry.get("status")
             words = status.get("args") if isinstance(status, dict) else None
             named = [entry.get("id"), *(aliases if isinstance(aliases, list) else [])]
@@ -159,6 +172,11 @@ class LlamaServerBackend:
         """Run a request of toki's own on /completion. Never sent twice: it changes what a slot holds."""
         answer = self._call("POST", self._base, "/completion", auth, monotonic() + timeout, _json(body))
         return _mapping(answer, "/completion")
+
+    def messages(self, body: Mapping[str, Any], auth: Auth, timeout: float) -> Mapping[str, Any]:
+        """Run a request of toki's own on /v1/messages. Never sent twice."""
+        answer = self._call("POST", self._base, "/v1/messages", auth, monotonic() + timeout, _json(body))
+        return _mapping(answer, "/v1/messages")
 
     def embed(self, text: str, auth: Auth, timeout: float) -> npt.NDArray[np.float32]:
         """The embedding server's vector for a text; float32, shape (its dimensions,), unit length.

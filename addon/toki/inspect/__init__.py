@@ -1,0 +1,1 @@
+"""What a person looks at: a server's health, recorded traffic, and what other flags would do to it."""

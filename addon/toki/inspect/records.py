@@ -1,0 +1,118 @@
+"""Recorded traffic, read from the database beside whatever writes to it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+BUSY_S = 5.0  # how long SQLite waits for a lock
+
+
+class Unreadable(Exception):
+    """The file holds no rows that can be read; the text says why, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One row of `requests`: see the README. Lengths in tokens, `at` in seconds of unix time; None: not known."""
+
+    id: int
+    at: float
+    conversation: int
+    endpoint: str
+    model: str
+    status: int | None
+    prompt_tokens: int | None
+    reply_tokens: int | None
+    parent: int | None
+    shared: int
+    predicted: int | None
+    alone: int | None
+    reused: int | None
+    evaluated: int | None
+    outcome: str
+    action: str
+    reason: str
+    first_byte_ms: float | None
+    added_ms: float
+    total_ms: float
+
+    @property
+    def read(self) -> bool:
+        """Whether toki knew the prompt's tokens, as far as the row shows it; else `shared` means nothing."""
+        return self.parent is not None or self.predicted is not None or self.alone is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """toki's own requests on behalf of the recorded ones: how many, and the tokens that they evaluated."""
+
+    requests: int = 0
+    evaluated: int = 0
+    unknown: int = 0  # of which the server did not say how many tokens they evaluated
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingSet:
+    """What the recorded traffic needs a server to keep, in tokens."""
+
+    conversations: int  # that went on after others had come between
+    longest: int  # prompt and reply
+    tokens: int  # of all these conversations, at their longest
+
+
+COLUMNS = ", ".join(field.name for field in fields(Request))
+
+
+def requests(path: Path, since: float = 0.0, latest: int | None = None) -> list[Request]:
+    """The rows from `since` (unix time, s) on, the `latest` ones only, in the order of their ids. Raises Unreadable."""
+    query = f"SELECT {COLUMNS} FROM requests WHERE at >= ? ORDER BY id DESC LIMIT ?"
+    rows = _rows(path, query, (since, -1 if latest is None else latest))
+    return [Request(*row) for row in reversed(rows)]
+
+
+def own(path: Path, since: float = 0.0) -> Own | None:
+    """toki's own requests for rows from `since` on; None where the database is of a toki that did not keep them."""
+    query = """
+        SELECT count(*), coalesce(sum(own.evaluated), 0), count(*) - count(own.evaluated)
+        FROM own_requests AS own JOIN requests ON requests.id = own.request WHERE requests.at >= ?"""
+    try:
+        return Own(*_rows(path, query, (since,))[0])
+    except Unreadable as error:
+        if isinstance(error.__cause__, sqlite3.OperationalError) and "no such table" in str(error.__cause__):
+            return None
+        raise
+
+
+def working_set(rows: Sequence[Request]) -> WorkingSet:
+    """What `rows` need kept: conversations are named by their first row."""
+    turns: Counter[int] = Counter()
+    lengths: dict[int, int] = {}
+    returned: set[int] = set()
+    previous = None
+    for row in rows:
+        if row.prompt_tokens is None:
+            continue
+        turns[row.conversation] += 1
+        if turns[row.conversation] > 1 and previous != row.conversation:
+            returned.add(row.conversation)
+        length = row.prompt_tokens + (row.reply_tokens or 0)
+        lengths[row.conversation] = max(lengths.get(row.conversation, 0), length)
+        previous = row.conversation
+    return WorkingSet(len(returned), max(lengths.values(), default=0), sum(lengths[one] for one in returned))
+
+
+def _rows(path: Path, query: str, values: Sequence[float]) -> list[tuple[Any, ...]]:
+    if not path.is_file():
+        raise Unreadable(f"there is no database at {path}")
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=BUSY_S, uri=True)) as db:
+            return db.execute(query, values).fetchall()
+    except sqlite3.Error as error:
+        raise Unreadable(f"{path} can't be read as toki's database: {error}") from error

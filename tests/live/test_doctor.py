@@ -1,0 +1,183 @@
+"""`toki doctor` before real servers of both builds, one for each set of flags that it judges."""
+
+from __future__ import annotations
+
+import io
+import shlex
+import time
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import requests
+from tests.live.conftest import Llama
+
+from servers import Build
+from servers import LlamaServer
+from servers import free_port
+from toki.cli import main
+from toki.engine.rules import Known
+from toki.flags import parse_flags
+from toki.inspect.probes import probe
+from toki.server import Auth
+from toki.server import LlamaServerBackend
+
+
+def consult(capsys: pytest.CaptureFixture[str], url: str, *arguments: str) -> tuple[int, list[str]]:
+    """The exit status and the lines of `toki doctor`; no recorded traffic is looked at."""
+    begun = time.monotonic()
+    status = main(["doctor", url, "--db", "no-such-file", *arguments])
+    assert time.monotonic() - begun < 45
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("verdict: ")
+    commands = [number for number, line in enumerate(lines) if line.startswith("llama-server ")]
+    assert commands == ([] if status == 0 else [len(lines) - 1])
+    return status, lines
+
+
+def tasks(server: LlamaServer) -> list[int]:
+    return [slot.get("id_task", -1) for slot in requests.get(f"{server.url}/slots", timeout=10).json()]
+
+
+@pytest.mark.parametrize(
+    ("flags", "verdict", "said"),
+    [
+        ({}, "improvable", "better: every request clears the other idle slots"),
+        ({"n_parallel": 4, "n_ctx": 65_536}, "good", "note: does steering help: yes"),
+        ({"n_parallel": 4, "n_ctx": 65_536, "cache_ram_mib": 0}, "bad", "bad: no RAM cache"),
+    ],
+)
+def test_verdicts(
+    llama: Llama, build: Build, capsys: pytest.CaptureFixture[str], flags: dict[str, Any], verdict: str, said: str
+) -> None:
+    status, lines = consult(capsys, llama(build=build, **flags).url, "--yes")
+    assert lines[0].startswith(f"verdict: {verdict} — ")
+    assert status == (verdict != "good")
+    assert [line for line in lines if line.startswith(said)], lines
+    assert ", 0 of their outcomes unexpected" in "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("flags", "verdict", "said"),
+    [
+        ({"n_parallel": 1, "n_ctx": 16_384}, "improvable", "better: a single slot"),
+        (
+            {"n_parallel": 4, "n_ctx": 16_384, "kv_unified": True, "cache_idle_slots": False},
+            "good",
+            "tokens of context each at most (shared)",
+        ),
+        (
+            {"n_parallel": 2, "n_ctx": 32_768, "slot_prompt_similarity": 0.0},
+            "improvable",
+            "better: slots are not chosen",
+        ),
+        ({"n_parallel": 2, "n_ctx": 32_768, "slot_prompt_similarity": 0.5}, "improvable", "better: a high slot simil"),
+        ({"n_parallel": 4, "n_ctx": 8192}, "improvable", "better: little context for each slot"),
+        ({"n_parallel": 2, "n_ctx": 32_768, "slots": False}, "improvable", "better: /slots is not shown"),
+    ],
+)
+def test_more_verdicts(
+    llama: Llama, capsys: pytest.CaptureFixture[str], flags: dict[str, Any], verdict: str, said: str
+) -> None:
+    _, lines = consult(capsys, llama(**flags).url, "--yes")
+    assert lines[0].startswith(f"verdict: {verdict} — ")
+    assert [line for line in lines if said in line], lines
+
+
+def test_the_better_command_is_better(fresh_llama: Llama, capsys: pytest.CaptureFixture[str]) -> None:
+    _, lines = consult(capsys, fresh_llama(cache_ram_mib=0).url, "--yes")
+    better = parse_flags(shlex.split(lines[-1]), {})
+    server = fresh_llama(
+        n_parallel=better.parallel,
+        n_ctx=better.ctx,
+        kv_unified=better.kv_unified,
+        cache_ram_mib=better.cache_ram_mib,
+    )
+    status, lines = consult(capsys, server.url, "--yes")
+    assert (status, lines[0][:13]) == (0, "verdict: good")
+
+
+def test_windows(llama: Llama, build: Build, capsys: pytest.CaptureFixture[str]) -> None:
+    _, lines = consult(capsys, llama("tiny-window", build, n_parallel=2, n_ctx=32_768).url, "--yes")
+    assert [line for line in lines if line.startswith("note: a sliding-window model: ") and "(measured: of " in line]
+
+
+def test_no_probes_unless_allowed(
+    fresh_llama: Llama, build: Build, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = fresh_llama(build=build)
+    for answer in ("n\n", ""):
+        monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+        status, lines = consult(capsys, server.url)
+        # skulk's flags are those of its process; xllamacpp's is no llama-server by name
+        assert lines[0].startswith("verdict: improvable" if build == "skulk" else "verdict: unknown")
+        assert status == 1
+        assert set(tasks(server)) == {-1}
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    _, lines = consult(capsys, server.url)
+    assert "17 probes" in "\n".join(lines)
+
+
+def test_a_server_with_a_key(llama: Llama, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    server = llama(n_parallel=2, n_ctx=32_768, api_key="sesame")
+    status, lines = consult(capsys, server.url, "--yes")
+    assert status == 2
+    assert "wants a key: put it into the environment variable LLAMA_API_KEY" in lines[0]
+    monkeypatch.setenv("LLAMA_API_KEY", "sesame")
+    status, lines = consult(capsys, server.url, "--yes")
+    assert status == 0
+    assert "sesame" not in "\n".join(lines)
+
+
+def test_probes_end_in_time_and_leave_others_alone(llama: Llama) -> None:
+    server = llama(n_parallel=2, n_ctx=32_768)
+    backend = LlamaServerBackend(server.url)
+    props = backend.props(Auth(), 5)
+    before = tasks(server)
+    late = probe(backend, props, Known(), Auth(), time.monotonic(), messages=True, seed=1)
+    assert (late.sent, late.trouble, late.rules is None) == (0, "the time was up", True)
+    assert tasks(server) == before
+    with requests.post(
+        f"{server.url}/completion",
+        json={"prompt": "a", "n_predict": -1, "stream": True, "ignore_eos": True},
+        stream=True,
+    ) as running:
+        lines = running.iter_lines()  # the connection ends with it
+        assert next(lines)
+        busy = probe(backend, props, Known(), Auth(), time.monotonic() + 30, messages=True, seed=1)
+    backend.close()
+    assert (busy.sent, busy.trouble) == (0, "others use the server")
+
+
+@pytest.fixture
+def stranger() -> Iterator[str]:
+    """A web server that is no llama-server."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_no_llama_server(stranger: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, lines = consult(capsys, stranger, "--yes")
+    assert status == 2
+    assert lines[0].startswith(f"verdict: unknown — what answers at {stranger}, which calls itself 'SimpleHTTP")
+    nobody = f"http://127.0.0.1:{free_port()}"
+    status, lines = consult(capsys, nobody, "--yes")
+    assert status == 2
+    assert lines[0].startswith(f"verdict: unknown — nothing answers at {nobody} (")
+    assert main(["doctor", "localhost"]) == 2
+
+
+def test_recorded_traffic_counts(llama: Llama, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that is no database is passed over."""
+    (tmp_path / "toki.db").write_text("something else")
+    url = llama(n_parallel=4, n_ctx=65_536).url
+    assert main(["doctor", url, "--yes", "--db", str(tmp_path / "toki.db")]) == 0
+    assert capsys.readouterr().out.startswith("verdict: good")
