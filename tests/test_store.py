@@ -33,6 +33,8 @@ from toki import store as module
 from toki.engine.events import Action
 from toki.engine.events import Outcome
 from toki.store import MIGRATIONS
+from toki.store import OWN_COLUMNS
+from toki.store import Own
 from toki.store import Refused
 from toki.store import Row
 from toki.store import Store
@@ -439,7 +441,7 @@ def test_migrations_run_once_and_keep_the_rows(path: Path, monkeypatch: pytest.M
         store.put(row(1))
     assert [(found["id"], found["note"]) for found in read(path)] == [(1, None), (2, None)]
     names = [found["name"] for found in read(path, "SELECT name FROM toki_migrations ORDER BY name")]
-    assert names == ["m001_requests", "m999_note"]
+    assert names == ["m001_requests", "m002_own_requests", "m999_note"]
 
 
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,7 +449,8 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
     monkeypatch.setattr(module, "MIGRATIONS", (*MIGRATIONS, m999_breaks))
     with pytest.raises(sqlite3.OperationalError, match="syntax error"):
         open_database(path)
-    assert read(path, "SELECT name FROM toki_migrations") == [{"name": "m001_requests"}]
+    assert len(read(path, "SELECT name FROM toki_migrations")) == len(MIGRATIONS)
+    assert read(path, "SELECT * FROM totals")
     assert read(path, "SELECT requests FROM totals") == [{"requests": 0}]
 
 
@@ -711,6 +714,24 @@ def test_many_threads_may_put(path: Path) -> None:
 
 
 # --- retention ------------------------------------------------------------------------------------
+
+
+def test_own_requests_belong_to_their_row_and_go_with_it(path: Path) -> None:
+    now = time.time()
+    primers = (Own("primer", 900, 800, 100, 12.5), Own("primer", 2000, None, None, 60_000.0))
+    with storing(path, keep_days=10) as store:
+        store.put(row(1, at=now - 8 * 86_400, own=primers[:1]))
+        store.put(row(2, own=primers))
+        store.put(row(3))
+    found = read(path, "SELECT * FROM own_requests ORDER BY id")
+    assert [(one["request"], *(one[name] for name in OWN_COLUMNS)) for one in found] == [
+        (1, "primer", 900, 800, 100, 12.5),
+        (2, "primer", 900, 800, 100, 12.5),
+        (2, "primer", 2000, None, None, 60_000.0),
+    ]
+    with storing(path, keep_days=7):
+        until(lambda: count(path) == 2)
+    assert {one["request"] for one in read(path, "SELECT request FROM own_requests")} == {2}
 
 
 def test_old_rows_are_deleted_at_start_and_ids_never_come_back(path: Path) -> None:

@@ -45,6 +45,7 @@ from toki.server import MISSING
 from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.server import ServerError
+from toki.store import Own
 from toki.store import Row
 from toki.upstream import Upstream
 
@@ -107,6 +108,7 @@ class Exchange:
         self._study: asyncio.Task[None] | None = None
         self._told = self._ask  # what the engine knew at its decision
         self._foreseen = True  # False: what the engine predicts of it is for a server that may be gone
+        self._own: list[Own] = []  # what toki sent for it
         self._loop = asyncio.get_running_loop()
 
     # --- until it is released ---
@@ -179,14 +181,20 @@ class Exchange:
     async def _prime(self, prime: Prime) -> Measured | None:
         """Send the engine's primer with the client's credentials; the server's figures, None where it failed."""
         upstream = self._upstream
+        begun = time.monotonic()
+        measured = None
         try:
             answer = await upstream.submit(self._send_primer, prime, upstream.backend)
         except ServerError as error:
             self._complain(f"primer: {error}", f"a primer failed, so a request goes on without it: {error}")
-            return None
-        meter = PRIMERS.meter()
-        meter.feed(answer)
-        return meter.measured(finished=True)
+        else:
+            meter = PRIMERS.meter()
+            meter.feed(answer)
+            measured = meter.measured(finished=True)
+        told = measured or Measured()
+        taken = 1000 * (time.monotonic() - begun)
+        self._own.append(Own("primer", len(prime.tokens), told.reused, told.evaluated, taken))
+        return measured
 
     def _send_primer(self, prime: Prime, backend: LlamaServerBackend) -> Mapping[str, Any]:
         """In a worker thread, since the list of ids is long."""
@@ -433,6 +441,7 @@ class Exchange:
             first_byte_ms=None if self._first_byte is None else 1000 * (self._first_byte - self._arrived),
             added_ms=1000 * (released - self._arrived),
             total_ms=1000 * (over - self._arrived),
+            own=tuple(self._own),
         )
 
     def _measured(self, *, finished: bool) -> Measured:

@@ -43,6 +43,17 @@ TEXT_LIMIT = 1_000  # characters of a text: a client chooses the model's name
 
 
 @dataclass(frozen=True, slots=True)
+class Own:
+    """One request of toki's own on behalf of a client's. Lengths are in tokens; None: no figure came."""
+
+    purpose: str  # "primer"
+    prompt_tokens: int
+    reused: int | None
+    evaluated: int | None
+    ms: float  # until its answer
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One request. Requests are named by the engine's keys, unique within a process; the store turns them into ids.
 
@@ -73,12 +84,16 @@ class Row:
     first_byte_ms: float | None
     added_ms: float
     total_ms: float
+    own: tuple[Own, ...] = ()  # what toki itself sent for it, in rows of another table
 
 
 # The table's columns behind `id`, in its order. Row has the same, with keys in place of ids.
-COLUMNS = tuple(field.name for field in fields(Row) if field.name != "key")
+COLUMNS = tuple(field.name for field in fields(Row) if field.name not in ("key", "own"))
 _values = attrgetter(*COLUMNS)
 _INSERT = f"INSERT INTO requests (id, {', '.join(COLUMNS)}) VALUES ({', '.join('?' * (1 + len(COLUMNS)))})"
+OWN_COLUMNS = tuple(field.name for field in fields(Own))
+_own_values = attrgetter(*OWN_COLUMNS)
+_INSERT_OWN = f"INSERT INTO own_requests (request, {', '.join(OWN_COLUMNS)}) VALUES (?{', ?' * len(OWN_COLUMNS)})"
 
 
 _TROUBLES: Mapping[int, str] = {
@@ -141,8 +156,23 @@ def m001_requests(db: sqlite3.Connection) -> None:
         FROM requests""")
 
 
+def m002_own_requests(db: sqlite3.Connection) -> None:
+    # The tokens that toki makes a server evaluate must show beside those that it saves.
+    db.execute("""
+        CREATE TABLE own_requests (
+            id INTEGER PRIMARY KEY,
+            request INTEGER NOT NULL,
+            purpose TEXT NOT NULL,
+            prompt_tokens INTEGER NOT NULL,
+            reused INTEGER,
+            evaluated INTEGER,
+            ms REAL NOT NULL
+        )""")
+    db.execute("CREATE INDEX own_requests_request ON own_requests (request)")
+
+
 # Applied in this order, each once, and named in the table toki_migrations. Append; never change one that was released.
-MIGRATIONS = (m001_requests,)
+MIGRATIONS = (m001_requests, m002_own_requests)
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -220,6 +250,7 @@ class Database:
                 first = conversations.get(row.conversation, self._conversations.get(row.conversation, row_id))
                 try:
                     db.execute(_INSERT, (row_id, *_values(replace(row, parent=parent, conversation=first))))
+                    db.executemany(_INSERT_OWN, [(row_id, *_own_values(own)) for own in row.own])
                 except Exception as error:
                     if _of_the_file(error):
                         raise
@@ -236,9 +267,13 @@ class Database:
         return errors
 
     def delete_before(self, at: float, limit: int) -> int:
-        """Delete at most `limit` rows older than `at` (unix time, s); how many it were."""
-        old = "SELECT id FROM requests WHERE at < ? LIMIT ?"
-        return self._connection().execute(f"DELETE FROM requests WHERE id IN ({old})", (at, limit)).rowcount
+        """Delete at most `limit` rows older than `at` (unix time, s), and what belongs to them; how many it were."""
+        db = self._connection()
+        old = "SELECT id FROM requests WHERE at < ? ORDER BY at LIMIT ?"
+        with db:
+            db.execute("BEGIN IMMEDIATE")
+            db.execute(f"DELETE FROM own_requests WHERE request IN ({old})", (at, limit))
+            return db.execute(f"DELETE FROM requests WHERE id IN ({old})", (at, limit)).rowcount
 
     def close(self) -> None:
         if self._db is not None:
@@ -404,6 +439,8 @@ def _storable(row: Row) -> Row:
     changes = {
         name: plain for name, value in zip(COLUMNS, _values(row), strict=True) if (plain := _plain(value)) is not value
     }
+    if row.own:
+        changes["own"] = tuple(Own(*map(_plain, _own_values(own))) for own in row.own)
     return replace(row, **changes) if changes else row
 
 

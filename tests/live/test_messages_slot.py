@@ -58,4 +58,10 @@ def test_it_is_tried_once_and_found_to_be_ignored(build: Build, tmp_path: Path) 
         assert tried == [True, False, False]
         bodies = [message.body for message in wire.requests("/v1/messages")]
         assert [b'"id_slot":' in body for body in bodies] == [False, True, False, False, False, False]
+        primers = [
+            json.loads(message.body) for message in wire.requests("/completion") if b'"prompt":[' in message.body
+        ]
+        own = proxy.rows("prompt_tokens, reused, evaluated", "own_requests")
+        assert own
+        assert [one["prompt_tokens"] for one in own] == [len(primer["prompt"]) for primer in primers]
         assert "Traceback" not in proxy.log

@@ -306,14 +306,14 @@ class Mitmdump:
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
-    def rows(self, columns: str = "*") -> list[dict[str, Any]]:
+    def rows(self, columns: str = "*", table: str = "requests") -> list[dict[str, Any]]:
         """The rows in the database, oldest first, as this other process sees them."""
         if not self.db.exists():
             return []
         with contextlib.closing(sqlite3.connect(self.db)) as db:
             db.row_factory = sqlite3.Row
             try:
-                return [dict(row) for row in db.execute(f"SELECT {columns} FROM requests ORDER BY id")]
+                return [dict(row) for row in db.execute(f"SELECT {columns} FROM {table} ORDER BY id")]
             except sqlite3.OperationalError:  # no table yet
                 return []
 
