@@ -36,6 +36,7 @@ from toki.engine.events import Primed
 from toki.engine.events import Read
 from toki.engine.events import Record
 from toki.engine.events import Replied
+from toki.engine.events import Wait
 from toki.prompt import PromptReader
 from toki.prompt import UnreadablePrompt
 from toki.prompt import image_starts
@@ -105,6 +106,9 @@ class Exchange:
         self._looked: Looked | None = None
         self._go = asyncio.Event()  # nothing that is still being read can change the decision
         self._left = False
+        self._counted = False  # the watch knows of it
+        self._sent_for: Decision | None = None  # the decision that came while it waited
+        self._resumed = asyncio.Event()  # what it waits for is over
         self._study: asyncio.Task[None] | None = None
         self._told = self._ask  # what the engine knew at its decision
         self._foreseen = True  # False: what the engine predicts of it is for a server that may be gone
@@ -127,24 +131,51 @@ class Exchange:
                 held = upstream.holds
                 self._study = upstream.background(self._read())
                 if held:
-                    await self._go.wait()
+                    with upstream.reading(len(self.content)):
+                        await self._go.wait()
         except TimeoutError:
             self._complain("deadline", "look-ups took longer than toki_deadline_ms allows, a request passes as it came")
         if self._study is None:
             self._study = upstream.background(self._read())
         try:
-            async with self._in_turn(held):
-                if self._released is not None:  # toki was stopped meanwhile
-                    return None
-                decision = self._release()
-                while isinstance(decision, Prime):
-                    measured = await self._prime(decision)
-                    self._released = time.monotonic()
-                    decision = self._upstream.primed(Primed(self.key, self._released, measured))
-                return self._steered(decision)
+            while isinstance(decision := await self._decided(held, upstream), Wait):
+                await self._wait(decision)
+            return None if decision is None else self._steered(decision)
         except Exception as error:
             self._fault("releasing a request", error)
             return None
+
+    async def _decided(self, held: bool, entrance: Upstream) -> Decision | Wait | None:
+        """The engine's decision; None where toki was stopped meanwhile. `entrance` has what else is being read."""
+        decision: Decision | Prime | Wait | None = self._sent_for
+        if decision is None:
+            async with self._in_turn(held):
+                if self._released is not None:
+                    return None
+                decision = self._sent_for or self._release(entrance.company(len(self.content)))
+                while isinstance(decision, Prime) and decision.id_slot >= 0:
+                    decision = self._upstream.primed(await self._prime(decision))
+        while isinstance(decision, Prime):  # one for any slot: nobody has to wait until it is done
+            decision = self._upstream.primed(await self._prime(decision))
+        if isinstance(decision, Decision):
+            self._let_go()
+        return decision
+
+    async def _wait(self, wait: Wait) -> None:
+        """Wait as long as the engine wants it, and look at the slots for what is decided then."""
+        self._looked = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait.until - time.monotonic()):
+                await self._resumed.wait()
+        self._resumed.clear()
+        if self._sent_for is None and not self._left:
+            self._looked = await self._upstream.watch.look()
+
+    def resume(self, decision: Decision | None) -> None:
+        """What this request waits for is over; `decision`: it has been decided on."""
+        if decision is not None:
+            self._sent_for = decision
+        self._resumed.set()
 
     @contextlib.asynccontextmanager
     async def _in_turn(self, held: bool) -> AsyncIterator[None]:
@@ -178,8 +209,12 @@ class Exchange:
         finally:
             upstream.turn.release()
 
-    async def _prime(self, prime: Prime) -> Measured | None:
-        """Send the engine's primer with the client's credentials; the server's figures, None where it failed."""
+    async def _prime(self, prime: Prime) -> Primed:
+        """Send the engine's primer with the client's credentials; what the server told of it."""
+        measured = await self._primer(prime)
+        return Primed(self.key, time.monotonic(), measured)
+
+    async def _primer(self, prime: Prime) -> Measured | None:
         upstream = self._upstream
         begun = time.monotonic()
         measured = None
@@ -213,8 +248,9 @@ class Exchange:
         if self._released is None:
             self._left = True
             self._go.set()
+            self._resumed.set()
 
-    def _release(self) -> Decision | Prime:
+    def _release(self, company: int = 0) -> Decision | Prime | Wait:
         upstream = self._upstream
         ask = self._ask
         if self._left:
@@ -224,18 +260,22 @@ class Exchange:
             ask = replace(ask, fixed=ask.fixed or why)
             self._foreseen = False
         self._told = self._ask
-        now = self._released = time.monotonic()
-        if upstream.looks_up:
+        now = time.monotonic()
+        if upstream.looks_up and not self._counted:
             upstream.watch.arrived(self._auth)
-        arrived = Arrived(self.key, now, ask)
+            self._counted = True
+        arrived = Arrived(self.key, now, ask, company=company)
         if self._looked is not None:
             arrived = replace(arrived, slots=self._looked.slots, looked_at=self._looked.asked_at)
-        decision = upstream.decide(self, arrived)
-        if ask.tokens is None and self._study is not None and self._study.done():
-            upstream.tell(Read(self.key, now, ask))  # nothing more will be known
+        return upstream.decide(self, arrived)
+
+    def _let_go(self) -> None:
+        """The request leaves."""
+        now = self._released = time.monotonic()
+        if self._told.tokens is None and self._study is not None and self._study.done():
+            self._upstream.tell(Read(self.key, now, self._told))  # nothing more will be known
         if self._left and self._study is not None:
             self._study.cancel()
-        return decision
 
     def _steered(self, decision: Decision) -> bytes | None:
         """The body that the decision asks for; None: the client's own."""
@@ -407,6 +447,7 @@ class Exchange:
         if self._released is None:
             self.leave()
             self._release()
+            self._let_go()
         self.broke(sent=True, client_left=True)
 
     def row(self, record: Record) -> Row:
@@ -451,7 +492,7 @@ class Exchange:
 
     def _end(self, event: Answered | Gone, now: float, *, gone_in_prefill: bool = False) -> None:
         self._over = now
-        if self._released is not None and self._upstream.looks_up:
+        if self._counted:
             accepted = self._status is not None and self._status not in (401, 403)
             self._upstream.watch.ended(self._auth, accepted=accepted, gone_in_prefill=gone_in_prefill)
         self._upstream.tell(event)

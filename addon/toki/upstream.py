@@ -7,9 +7,11 @@ ever called from one thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from collections.abc import Coroutine
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any
@@ -34,7 +36,9 @@ from toki.engine.events import Prime
 from toki.engine.events import Primed
 from toki.engine.events import Record
 from toki.engine.events import Restarted
+from toki.engine.events import Resume
 from toki.engine.events import Send
+from toki.engine.events import Wait
 from toki.eventlog import EventLog
 from toki.prompt import PromptReader
 from toki.server import LlamaServerBackend
@@ -54,9 +58,12 @@ UNDECIDED = Decision(Action.PASSED, None, None, None, None, None, f"no decision:
 
 
 class Recorded(Protocol):
-    """What the upstream needs of an exchange: its row, once the engine says what it knows of it."""
+    """What the upstream needs of an exchange: its row, once the engine says what it knows of it, and to let it go on
+    where it waits."""
 
     def row(self, record: Record) -> Row: ...
+
+    def resume(self, decision: Decision | None) -> None: ...
 
 
 class Upstream:
@@ -86,6 +93,7 @@ class Upstream:
         self._engine = self._new_engine()
         self.turn = asyncio.Lock()  # held while a request waits for others to be placed and is decided
         self._stirred = asyncio.Event()
+        self._sizes: list[int] = []  # bytes of the bodies that are being read, and decided behind that
         self._open: dict[int, Recorded] = {}  # by key, from Arrived until Record
         self._over: dict[int, Measured] = {}  # those of them that ended: what was measured
         self._orphans: set[int] = set()  # those of them that no engine knows
@@ -135,12 +143,26 @@ class Upstream:
         except TimeoutError:
             pass
 
-    def decide(self, exchange: Recorded, event: Arrived) -> Decision | Prime:
+    @contextlib.contextmanager
+    def reading(self, size: int) -> Iterator[None]:
+        """While a body of `size` bytes is read that a decision waits for."""
+        self._sizes.append(size)
+        try:
+            yield
+        finally:
+            self._sizes.remove(size)
+
+    def company(self, size: int) -> int:
+        """Bodies at least half as long that are being read."""
+        return sum(2 * other >= size for other in self._sizes)
+
+    def decide(self, exchange: Recorded, event: Arrived) -> Decision | Prime | Wait:
         """The engine's decision for a request that waits for it, or what to do first; never raises."""
         self._open[event.key] = exchange
+        self._orphans.discard(event.key)  # one that waited comes to the engine of today
         return self._handle(event) or UNDECIDED
 
-    def primed(self, event: Primed) -> Decision | Prime:
+    def primed(self, event: Primed) -> Decision | Prime | Wait:
         """The engine's decision for a request whose primer is done, or what else to do first; never raises."""
         return self._handle(event) or UNDECIDED
 
@@ -176,7 +198,7 @@ class Upstream:
         make = Engine if self._log is None else self._log.engine
         return make(self.settings.mode, self.settings.min_reuse)
 
-    def _handle(self, event: Event) -> Decision | Prime | None:
+    def _handle(self, event: Event) -> Decision | Prime | Wait | None:
         """Run the engine's commands; the decision among them."""
         self._stirred.set()
         if isinstance(event, Answered | Gone) and event.key in self._open:
@@ -189,18 +211,26 @@ class Upstream:
         except Exception as error:
             self._broken(error)
             return None
-        decision: Decision | Prime | None = None
+        decision: Decision | Prime | Wait | None = None
         for command in commands:
             match command:
-                case Send():
-                    decision = command.decision
-                case Prime():
+                case Send(key, sent) if isinstance(event, Arrived | Primed) and key == event.key:
+                    decision = sent
+                case Send(key, sent):
+                    self._resume(key, sent)
+                case Resume(key):
+                    self._resume(key, None)
+                case Prime() | Wait():
                     decision = command
                 case Look():
                     self.watch.look_soon()
                 case Record():
                     self._record(command)
         return decision
+
+    def _resume(self, key: int, decision: Decision | None) -> None:
+        if key in self._open:
+            self._open[key].resume(decision)
 
     def _broken(self, error: Exception) -> None:
         """After a fault no belief of the engine can be trusted: it starts over, and the server is asked anew."""

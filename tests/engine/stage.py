@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 from tests.engine.literal import Flags
@@ -34,8 +35,10 @@ from toki.engine.events import Primed
 from toki.engine.events import Record
 from toki.engine.events import Replied
 from toki.engine.events import Restarted
+from toki.engine.events import Resume
 from toki.engine.events import Send
 from toki.engine.events import SlotView
+from toki.engine.events import Wait
 from toki.engine.rules import UNLIMITED
 from toki.engine.rules import Known
 from toki.engine.tokens import Tokens
@@ -80,6 +83,9 @@ class Stage:
         self.wire: list[int] = []  # released, not yet at the server
         self.answers: list[int] = []  # ended at the server, not yet seen to
         self.peeks: list[Peek] = []
+        self.waits: dict[int, float] = {}  # held requests that the engine told to wait, and until when
+        self.resumed: list[int] = []
+        self.evaluated = 0  # prompt tokens of all answers that were seen, of primers too
         self.records: list[Record] = []
         self.wanted_looks = 0
         self.told = Known() if told is None else told
@@ -115,6 +121,7 @@ class Stage:
         *,
         stream: bool = True,
         peek: int | None = None,
+        company: int = 0,
         change: Callable[[Ask], Ask] = lambda ask: ask,
     ) -> int:
         """A client's request comes in and is released; returns its key. `peek`: which answered look comes with it."""
@@ -132,8 +139,16 @@ class Stage:
         completion = ask.kind is Kind.COMPLETION
         task = Task(key, list(prompt), list(reply), id_slot, completion, ask.cache_prompt, ask.children)
         self.held[key] = Exchange(ask, task)
-        self.tell(Arrived(key, self.tick(), ask, slots, looked_at))
+        self.tell(Arrived(key, self.tick(), ask, slots, looked_at, company))
         return key
+
+    def again(self, key: int, *, company: int = 0, fixed: str = "", look: bool = True) -> None:
+        """A request that waits comes again, with a fresh look at the slots."""
+        asked_at = self.tick()
+        ask = replace(self.held[key].ask, fixed=fixed)
+        slots = self.view() if look else None
+        self.waits.pop(key)
+        self.tell(Arrived(key, self.tick(), ask, slots, None if slots is None else asked_at, company))
 
     def reach(self, which: int) -> None:
         """A released request reaches the server."""
@@ -174,6 +189,7 @@ class Stage:
         key = self.answers.pop(which % len(self.answers))
         one = self.exchanges[key]
         measured = self.measured(key)
+        self.evaluated += measured.evaluated or 0
         if one.primes is not None:
             del self.exchanges[key]
             self.tell(Primed(one.primes, self.tick(), measured))
@@ -270,6 +286,11 @@ class Stage:
         for command in commands:
             if isinstance(command, Send):
                 self.send(command)
+            elif isinstance(command, Wait):
+                assert command.key in self.held
+                self.waits[command.key] = command.until
+            elif isinstance(command, Resume):
+                self.resumed.append(command.key)
             elif isinstance(command, Prime):
                 self.primers += 1
                 assert command.key in self.held
@@ -280,6 +301,7 @@ class Stage:
 
     def send(self, send: Send) -> None:
         one = self.held.pop(send.key)  # what was sent already is not sent again
+        self.waits.pop(send.key, None)
         one.decision = send.decision
         if one.ask.client_slot is None and send.decision.id_slot is not None:
             one.task.id_slot = send.decision.id_slot

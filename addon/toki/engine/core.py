@@ -9,12 +9,14 @@ seen: a stream's headers come at its launch (b10434 and b11549: 5 to 7 ms, where
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
 from functools import partial
 
+from toki.engine import fork
 from toki.engine.contents import UNKNOWN
 from toki.engine.contents import Contents
 from toki.engine.contents import Held
@@ -41,8 +43,10 @@ from toki.engine.events import Read
 from toki.engine.events import Record
 from toki.engine.events import Replied
 from toki.engine.events import Restarted
+from toki.engine.events import Resume
 from toki.engine.events import Send
 from toki.engine.events import Span
+from toki.engine.events import Wait
 from toki.engine.history import History
 from toki.engine.policy import LEAST_WIN
 from toki.engine.policy import MARGIN
@@ -53,6 +57,8 @@ from toki.engine.policy import Returns
 from toki.engine.policy import Want
 from toki.engine.policy import cheapest
 from toki.engine.policy import options
+from toki.engine.rules import Known
+from toki.engine.rules import deviations
 from toki.engine.rules import hypotheses
 from toki.engine.shadow import Wish
 from toki.engine.timeline import Cancelled
@@ -110,11 +116,20 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Priming:
-    """A request that waits for its primer; `left`: how many more it may have."""
+    """A request that waits for its primer, and how it is decided behind that; `left`: how many more it may have."""
 
     flight: Flight
     event: Arrived
     left: int
+
+
+@dataclass(slots=True)
+class Waiter:
+    """A request that waits inside toki, until the time `until` at most; `free`: it has waited for all that it could."""
+
+    flight: Flight
+    until: float
+    free: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +148,8 @@ class Engine:
         self._min_reuse = min_reuse
         self._flights: dict[int, Flight] = {}  # in the order of their release
         self._priming: Priming | None = None
+        self._waiting: dict[int, Waiter] = {}  # by key
+        self._fork: fork.Fork | None = None
         # Launches and answers from before the server was known, of which its beliefs have yet to hear.
         self._prelude: list[tuple[Flight, Answered | None]] | None = []
         self._start_over()
@@ -150,6 +167,7 @@ class Engine:
         self._tasks: dict[int, int] | None = None  # slot -> task id at the last quiet look
         self._launches = 0  # of ours since then
         self._changed_at = 0.0
+        self._said = Known()  # what is said of the server's flags
         self._unconfirmed = False  # a request is taken to have ended that no look has shown to have
         self._foreign_until = 0.0
 
@@ -171,7 +189,8 @@ class Engine:
         if belief is None or not belief.rules.risky_pins:
             return False
         return any(
-            not one.placed and (one.decision.id_slot is not None or one.key < 0) for one in self._flights.values()
+            not one.placed and (one.decision.id_slot is not None or (one.key < 0 and one.ask.client_slot is not None))
+            for one in self._flights.values()
         )
 
     @property
@@ -218,13 +237,16 @@ class Engine:
         if first is None:  # what was sent to the server before says nothing of this one
             owed = [step for step in self._steps if step.end is not None]
             self._start_over()
-            if self._priming is not None:
-                self._priming.flight.prompt = None
+            self._fork = None
+            for held in (*self._waiting.values(), *((self._priming,) if self._priming is not None else ())):
+                held.flight.prompt = None
             for flight in self._flights.values():
                 flight.prompt = None
                 flight.read = flight.placed = flight.launched = True
                 flight.decision = replace(flight.decision, predicted=None, alone=None)
         self._prelude = None
+        self._said = event.known
+        freed = self._free(self._waiting)
         used = sum(1 for view in event.slots or () if view.n_tokens or view.task >= 0)
         ours = sum(flight.slots for flight, end in first or () if end is None)
         slots = () if event.slots is not None and used <= ours else event.slots
@@ -237,7 +259,7 @@ class Engine:
             else:
                 self._finish(flight, end.measured)
         self._steps.extend(owed)
-        return self._apply(event.at)
+        return [*freed, *self._apply(event.at)]
 
     def _arrived(self, event: Arrived) -> list[Command]:
         if event.key in self._flights:
@@ -245,23 +267,29 @@ class Engine:
         commands: list[Command] = []
         if event.slots is not None and event.looked_at is not None:
             commands = self._looked(Looked(event.at, event.looked_at, event.slots))
-        flight = Flight(event.key, event.ask)
-        if event.ask.tokens is not None:
+        waiter = self._waiting.pop(event.key, None)
+        flight = waiter.flight if waiter is not None else Flight(event.key, event.ask)
+        flight.ask = event.ask
+        if waiter is None and event.ask.tokens is not None:
             self._know(flight)
+        held = self._hold(flight, event, waiter)
+        if held:
+            return [*commands, *held]
+        freed = self._free(self._waiting) if not event.company else []
         flight.decision, primer = self._decide(flight, event, MOST_PRIMERS)
         if primer is not None:
-            return [*commands, self._prime(flight, event, primer, MOST_PRIMERS)]
+            return [*commands, *freed, self._prime(flight, event, primer, MOST_PRIMERS)]
         self._release(flight, event.at)
-        return [*commands, Send(event.key, flight.decision)]
+        return [*commands, *freed, Send(event.key, flight.decision)]
 
     def _prime(self, flight: Flight, event: Arrived, primer: Primer, left: int) -> Prime:
         """Reserve a request's turn for the primer that goes before it."""
         tokens = self._contents[primer.prompt.place].head(primer.prompt.length)
         ask = Ask("/completion", tokens=tokens, client_slot=primer.id_slot)
-        decision = replace(flight.decision, action=Action.PRIMED)
+        decision = replace(flight.decision, action=Action.PRIMED if self._carried(flight) is None else Action.FORKED)
         self._release(Flight(-flight.key, ask, decision, primer.prompt, read=True), event.at)
         self._priming = Priming(flight, event, left - 1)
-        return Prime(flight.key, tokens, primer.id_slot)
+        return Prime(flight.key, tokens, -1 if primer.id_slot is None else primer.id_slot)
 
     def _primed(self, event: Primed) -> list[Command]:
         """The primer is done: what is best for the request is decided anew."""
@@ -272,13 +300,16 @@ class Engine:
         self._changed_at = event.at
         commands: list[Command] = []
         if event.measured is None:
-            self._actions.judge(Action.PRIMED, right=False)
+            self._actions.judge(primer.decision.action, right=False)
             self._steps.append(Step(primer, Gone(primer.key, event.at, sent=True)))
         else:
             self._place(primer)
             self._steps.append(Step(primer, Answered(primer.key, event.at, 200, event.measured)))
         commands += self._apply(event.at)
         flight, left = priming.flight, priming.left if event.measured is not None else 0
+        active = self._carried(flight)
+        if active is not None:
+            return [*commands, *self._primed_fork(active, flight, replace(priming.event, at=event.at), event)]
         again = replace(priming.event, at=event.at, slots=None, looked_at=None)
         slot = primer.ask.client_slot
         flight.primed = None if slot is None or self.belief is None else slot % self.belief.rules.n_slots
@@ -323,6 +354,7 @@ class Engine:
     def _ended(self, event: Answered | Gone) -> list[Command]:
         flight = self._flights.get(event.key)
         if flight is None or flight.left is not None or flight.ended is not None:
+            self._waiting.pop(event.key, None)
             return []
         self._changed_at = event.at
         flight.ended = event.at
@@ -590,6 +622,150 @@ class Engine:
             spans.append(launch.reuse if launch is not None and known else None)
         return spans[0], spans[1]
 
+    # --- together ---------------------------------------------------------------------------------
+
+    def _hold(self, flight: Flight, event: Arrived, waiter: Waiter | None) -> list[Command]:
+        """Let a request wait for others that share a long prefix with it, or fork them; nothing: it goes on by itself.
+
+        While others are still being read it waits a moment for them. The last one to come carries out the fork.
+        """
+        active, belief, prompt = self._fork, self.belief, flight.prompt
+        if active is not None and (event.at >= active.until or not self._forkable(flight)):
+            active.members.discard(flight.key)
+            if active.carrier == flight.key or event.at >= active.until:
+                self._fork = active = None  # its other members come again when their time is over
+        if belief is None or prompt is None or not self._forkable(flight) or (waiter is not None and waiter.free):
+            return []
+        if active is not None:
+            return self._hold_for(active, flight, prompt, event)
+        if event.company and prompt.length >= fork.LEAST and (waiter is None or event.at < waiter.until):
+            until = event.at + fork.gathering(prompt.length, self._prices) if waiter is None else waiter.until
+            return [self._wait(flight, until)]
+        others = {
+            key: one.flight.prompt
+            for key, one in self._waiting.items()
+            if one.flight.prompt is not None and not one.free
+        }
+        head, near = fork.kin(self._contents, prompt, others)
+        head = min(head, *self._contents.images(prompt.place)[:1], prompt.length)  # a primer can't hold images
+        if not near or head < fork.LEAST:
+            return []
+        members = [flight, *(self._waiting[key].flight for key in near)]
+        primers = self._worth_forking(belief, members, head) if self._priming is None else []
+        if not primers:
+            for key in near:
+                self._waiting[key].free = True
+            return []
+        shared = self._contents.hold(prompt.place, head, head)
+        until = event.at + fork.patience(head, self._prices)
+        self._fork = fork.Fork(flight.key, {one.key for one in members}, shared, until, primers[1:], len(primers))
+        return [*self._free(self._waiting), self._prime(flight, event, Primer(primers[0], None), 1)]
+
+    def _hold_for(self, active: fork.Fork, flight: Flight, prompt: Held, event: Arrived) -> list[Command]:
+        """A request comes, or comes again, while a fork is under way."""
+        belief = self.belief
+        assert belief is not None
+        if active.carrier == flight.key:
+            number = active.slot
+            held = belief.base.slots[number].held if number is not None and number < belief.rules.n_slots else None
+            still = held is not None and self._contents.span(held, active.head).low == active.head.length
+            swaps = belief.rules.ram and self._actions.usable(Action.SWAPPED)
+            if self.unplaced or not still or not swaps or number not in self._idle_slots(belief, flight, event):
+                active.left.clear()
+            return self._copy(active, flight, event)
+        if flight.key not in active.members:
+            if self._contents.lcp(prompt.place, active.head.place) < active.head.length:
+                return []
+            active.members.add(flight.key)
+            if active.left:
+                active.left += self._primers(flight, active.head.length, active.planned + 1)[active.planned :]
+                active.planned += 1
+        return [self._wait(flight, active.until)]
+
+    def _carried(self, flight: Flight) -> fork.Fork | None:
+        """The fork that a request carries out."""
+        return self._fork if self._fork is not None and self._fork.carrier == flight.key else None
+
+    def _forkable(self, flight: Flight) -> bool:
+        """Whether it may go together with others."""
+        ask = flight.ask
+        return (
+            self._mode is Mode.AUTO
+            and flight.prompt is not None
+            and not ask.fixed
+            and ask.cache_prompt
+            and ask.kind is Kind.COMPLETION
+            and not ask.lora  # a primer knows of no adapters
+            and self._actions.usable(Action.FORKED)
+        )
+
+    def _wait(self, flight: Flight, until: float) -> Wait:
+        self._waiting[flight.key] = Waiter(flight, until)
+        return Wait(flight.key, until)
+
+    def _free(self, keys: Iterable[int]) -> list[Command]:
+        """Let those go on that do not wait for a fork."""
+        members = self._fork.members if self._fork is not None else ()
+        return [Resume(key) for key in keys if key not in members]
+
+    def _worth_forking(self, belief: Belief, members: Sequence[Flight], head: int) -> list[Held]:
+        """The primers that make the requests cheaper; none where they don't. A server that is not trusted yet must be
+        known to hold nothing else, and no hypothesis that agrees with what is said of it may speak against it."""
+        idle = len(belief.base.slots.idle())
+        primers = self._primers(members[0], head, min(len(members), idle))
+        if idle < 2 or not primers:
+            return []
+        wishes = [self._wish(one) for one in members]
+        primers = primers[: fork.best(belief.base, wishes, primers, self._prices)]
+        if primers and not belief.trusted:
+            if deviations(belief.rules, self._said):
+                return []
+            for other in [one for one in self._beliefs if not deviations(one.rules, self._said)]:
+                plain = fork.cost(other.base, wishes, (), self._prices)
+                if not other.base.known or fork.cost(other.base, wishes, primers, self._prices) > fork.NO_WORSE * plain:
+                    return []
+        return primers
+
+    def _primers(self, flight: Flight, head: int, n: int) -> list[Held]:
+        """Different primers for the first `head` tokens of a prompt."""
+        assert flight.prompt is not None
+        lists = fork.heads(self._contents[flight.prompt.place], head, n)
+        return [self._contents.hold(self._contents.add(one), len(one), len(one)) for one in lists]
+
+    def _primed_fork(self, active: fork.Fork, flight: Flight, arrived: Arrived, event: Primed) -> list[Command]:
+        """A primer of a fork is done. The next one needs a slot that is surely idle, so the carrier comes again."""
+        if event.measured is None:
+            return self._send_forked(active, flight, event.at, Action.PASSED, "a primer failed")
+        active.done += 1
+        if active.slot is not None:
+            return self._copy(active, flight, arrived)
+        active.slot = event.measured.slot
+        return [self._wait(flight, event.at)]
+
+    def _copy(self, active: fork.Fork, flight: Flight, event: Arrived) -> list[Command]:
+        """Send the next primer of a fork, or, behind the last one, the requests."""
+        belief = self.belief
+        if active.left and active.slot is not None and belief is not None:
+            primer = Primer(active.left.pop(0), active.slot + belief.rules.n_slots)
+            return [self._prime(flight, event, primer, 1)]
+        others = len(active.members) - 1
+        kin = "another one that came" if others == 1 else f"{others} others that came"
+        reason = f"shares {active.head.length:,} tokens with {kin} at once: evaluated once, {active.done} in cache"
+        return self._send_forked(active, flight, event.at, Action.FORKED, reason)
+
+    def _send_forked(self, active: fork.Fork, carrier: Flight, at: float, action: Action, reason: str) -> list[Command]:
+        """All members of a fork leave together, as they came."""
+        self._fork = None
+        commands: list[Command] = []
+        waiting = [self._waiting.pop(key).flight for key in sorted(active.members) if key in self._waiting]
+        for flight in [carrier, *waiting]:
+            predicted, alone = self._predictions(flight)
+            similarity = self._history.best_similarity(flight.ask.vector, flight.ask.semantic)
+            flight.decision = Decision(action, None, None, predicted, alone, similarity, reason)
+            self._release(flight, at)
+            commands.append(Send(flight.key, flight.decision))
+        return commands
+
     # --- keeping up -------------------------------------------------------------------------------
 
     def _know(self, flight: Flight) -> None:
@@ -652,7 +828,8 @@ class Engine:
             self._launch_unknown(flight)
             return
         for belief in self._beliefs:
-            belief.timeline.take(Launched(flight.key, self._wish(flight), self._wish(flight, steered=False)))
+            unsteered = self._wish(flight, steered=False) if flight.key >= 0 else None
+            belief.timeline.take(Launched(flight.key, self._wish(flight), unsteered))
 
     def _launch_unknown(self, flight: Flight) -> None:
         """A request of unknown tokens runs. Where its slot is known only that one is lost, and for all but /infill what
@@ -686,7 +863,8 @@ class Engine:
             flight.lingers = self._lingers(flight)
             surprised = True
         else:
-            del self._flights[flight.key]
+            if self._flights.get(flight.key) is flight:  # a further primer of the same request has the same key
+                del self._flights[flight.key]
             if isinstance(end, Answered) and flight.launched:
                 if self._prelude is not None:
                     self._prelude.append((flight, end))
@@ -827,6 +1005,11 @@ class Engine:
         live = {held.place for belief in self._beliefs for held in belief.timeline.holds()}
         live |= {conversation.held.place for conversation in self._conversations.recent.values()}
         live |= {flight.prompt.place for flight in self._flights.values() if flight.prompt}
+        if self._priming is not None and self._priming.flight.prompt is not None:
+            live.add(self._priming.flight.prompt.place)
+        live |= {one.flight.prompt.place for one in self._waiting.values() if one.flight.prompt}
+        if self._fork is not None:
+            live |= {held.place for held in (self._fork.head, *self._fork.left)}
         live |= {held.place for pair in self._replies.values() for held in pair}
         self._contents.keep(live | self._history.places())
 

@@ -152,10 +152,12 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A prompt request is here and held: decide now. Answered by exactly one Send, or by Prime until Primed comes.
+    """A prompt request is here and held: decide now. Answered by Send, by Prime until Primed comes, or by Wait: then it
+    arrives again, or a Send comes for it with what another event brings. Each request is sent exactly once.
 
     `slots` is a fresh look at the server's slots where one was taken beside the look-ups.
     `ask.tokens` may still be missing where no decision can depend on it; then Read follows.
+    `company`: other requests of at least half its size that are being read at this moment.
     """
 
     key: int
@@ -163,6 +165,7 @@ class Arrived:
     ask: Ask
     slots: tuple[SlotView, ...] | None = None
     looked_at: float | None = None  # when the look was sent
+    company: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +268,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Prime:
-    """Before the request `key` goes on, send `tokens` to /completion with this `id_slot` and n_predict 0, and report
-    Primed.
+    """Before the request `key` goes on, send `tokens` to /completion with this `id_slot` (-1: any) and n_predict 0, and
+    report Primed.
 
     It evaluates what is not cached, samples one token, and leaves just these tokens in the slot (b10434 and b11549).
     """
@@ -274,6 +277,22 @@ class Prime:
     key: int
     tokens: Tokens
     id_slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Hold the request `key` until Resume or Send comes for it, or until the time `until`; but for a Send, it then
+    arrives again."""
+
+    key: int
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What the request `key` waits for is over."""
+
+    key: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,4 +322,4 @@ class Record:
     measured: Measured
 
 
-Command = Send | Prime | Look | Record
+Command = Send | Prime | Wait | Resume | Look | Record

@@ -25,6 +25,7 @@ from toki.engine.window import planted
 MARGIN = 0.01  # of the prompt's full price: a smaller win is not worth a deviation from the server's own choice
 LEAST_WIN = 16  # prompt tokens: nor is one smaller than this, whatever the prompt
 TRIED = 2  # slots of each kind for which a pin and a swap are priced
+UNMEASURED = 1.0  # milliseconds for a token, until one was measured
 MOVE = 0.01  # what moving a token to or from RAM costs, as a share of evaluating it (measured: 0.002 to 0.03)
 LOADABLE = 0.25  # the server loads no RAM entry of which less would stay (llama.cpp b11434, server-task.cpp 1804)
 LONGEST_PRIMER = 10_000.0  # milliseconds: a primer can't be taken back when the client leaves
@@ -35,13 +36,18 @@ WORTH_KEEPING = 64  # tokens in common with a RAM entry from which it may pay to
 class Prices:
     """What a server's work costs, in milliseconds."""
 
-    evaluate: float = 1.0  # one prompt token
+    evaluate: float = UNMEASURED  # one prompt token
     primer: float = 5.0  # a request of toki's own, beside the tokens that it evaluates
     move: float = MOVE  # one token saved to or loaded from RAM
 
+    @property
+    def measured(self) -> bool:
+        """Whether the server's own speed is known."""
+        return self.evaluate != UNMEASURED
+
     def after(self, evaluate: float) -> Prices:
         """The prices after one more measurement of what a token costs."""
-        mean = 0.8 * self.evaluate + 0.2 * evaluate if self.evaluate != 1.0 else evaluate
+        mean = 0.8 * self.evaluate + 0.2 * evaluate if self.measured else evaluate
         return replace(self, evaluate=mean, move=MOVE * mean)
 
 
@@ -55,10 +61,10 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Primer:
-    """A prompt that toki itself sends first, to the slot that `id_slot` says."""
+    """A prompt that toki itself sends first, to the slot that `id_slot` says; None: to whichever the server takes."""
 
     prompt: Held
-    id_slot: int
+    id_slot: int | None
 
 
 @dataclass(frozen=True, slots=True)

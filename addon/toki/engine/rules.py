@@ -85,7 +85,7 @@ def hypotheses(total_slots: int, n_ctx: int, known: Known) -> list[Rules]:
         for unified in (_first(known.unified, True, False) if total_slots > 1 else [known.unified is not False])
         for window in windows
     ]
-    return sorted(found, key=lambda rules: _deviations(rules, known))
+    return sorted(found, key=lambda rules: deviations(rules, known))
 
 
 def _first(known: T | None, *usual: T) -> list[T]:
@@ -93,7 +93,7 @@ def _first(known: T | None, *usual: T) -> list[T]:
     return list(dict.fromkeys(usual if known is None else (known, *usual)))
 
 
-def _deviations(rules: Rules, known: Known) -> int:
+def deviations(rules: Rules, known: Known) -> int:
     """How many things are other than said. Where there is no RAM cache, nothing is saved whatever was said."""
     saves = known.idle_save if rules.ram else None
     said = (known.unified, saves, known.ram, known.sps)

@@ -123,6 +123,11 @@ class Shadow:
         twin._kept = self._kept.copy()
         return twin
 
+    @property
+    def known(self) -> bool:
+        """Whether all that slots and RAM hold is known."""
+        return self.ram_known and not any(slot.held is not None and slot.held.place == UNKNOWN for slot in self.slots)
+
     # --- questions --------------------------------------------------------------------------------
 
     def running(self, key: int) -> int | None:

@@ -24,14 +24,16 @@ REACH = 4  # steps past which a launch may be moved
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A request started; `unsteered` is what it would have been, had toki left it alone."""
+    """A request started; `unsteered` is what it would have been, had toki left it alone: None for toki's own."""
 
     key: int
     wish: Wish
-    unsteered: Wish
+    unsteered: Wish | None
 
     def apply(self, shadow: Shadow, *, steered: bool) -> None:
-        shadow.launch(self.wish if steered else self.unsteered)
+        wish = self.wish if steered else self.unsteered
+        if wish is not None:
+            shadow.launch(wish)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,105 @@
+"""Fork: prompts that share a long prefix and come at once.
+
+A KV cache in use serves nobody else, so a server alone evaluates such a prefix once for each of them (b10434 and
+b11549, four prompts of 8,060 tokens: 32,240 evaluated). Forked, it is evaluated once, by a primer that stands for all.
+Further primers of one other token each, swapped onto the slot of the first, each push the one before them into the RAM
+cache: a copy for everyone, since no entry contains another. The requests themselves then go as they came (8,244).
+
+Pure: who belongs together, and whether it pays on a shadow; the engine does the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from toki.engine.contents import Contents
+from toki.engine.contents import Held
+from toki.engine.policy import Prices
+from toki.engine.shadow import Shadow
+from toki.engine.shadow import Wish
+from toki.engine.tokens import Tokens
+
+LEAST = 512  # tokens of a prefix for which requests are held: fewer are evaluated sooner than they are talked about
+LEAST_SHARE = 0.1  # of the milliseconds that the requests cost unforked, which a fork must save
+SO_MANY = 16  # requests that are forked at once
+GATHER = 0.05  # of its own prefill, for which a request waits while others are still being read
+LONGEST_GATHER = 0.25  # seconds
+UNKNOWN_SPEED = 60.0  # seconds for a primer on a server whose speed is not known
+OVERDUE = 2.0  # times its expected prefill after which a primer is not waited for any longer
+SLACK = 1.0  # seconds beside that
+NO_WORSE = 1.02  # times what the requests cost unforked: more must not follow from any hypothesis about a new server
+FIRST = -(1 << 60)  # keys of primers on copies of a shadow: like those of no request
+
+
+@dataclass(slots=True)
+class Fork:
+    """A fork under way, carried out by the request `carrier` on behalf of all `members`, itself included."""
+
+    carrier: int
+    members: set[int]
+    head: Held  # what they share
+    until: float  # when they stop waiting for it
+    left: list[Held]  # primers that are still to be sent
+    planned: int  # primers in all
+    slot: int | None = None  # where the first one was evaluated
+    done: int = 0  # primers that were evaluated
+
+
+def kin(contents: Contents, prompt: Held, others: Mapping[int, Held]) -> tuple[int, list[int]]:
+    """The length of the head that a prompt shares with others, and who these are: those that share at least half as
+    much with it as the nearest does. (0, []) where nobody shares enough."""
+    shared = {key: contents.lcp(prompt.place, other.place) for key, other in others.items()}
+    most = max(shared.values(), default=0)
+    if most < LEAST:
+        return 0, []
+    near = sorted((key for key in shared if 2 * shared[key] >= most), key=lambda key: -shared[key])[: SO_MANY - 1]
+    return min(min(shared[key] for key in near), prompt.length - 1), near
+
+
+def heads(tokens: Tokens, head: int, n: int) -> list[Tokens]:
+    """`n` prompts of the first `head` tokens and one more, each another one; fewer where the head has fewer kinds of
+    tokens: these are surely in the vocabulary."""
+    kinds = list(dict.fromkeys(tokens.ids[:head].tolist()))[:n]
+    return [tokens.head(head).extended([kind]) for kind in kinds]
+
+
+def best(shadow: Shadow, wishes: Sequence[Wish], primers: Sequence[Held], prices: Prices) -> int:
+    """How many of the primers to send before the requests `wishes`: none where that is not worth it."""
+    plain = cost(shadow, wishes, (), prices)
+    saved = {n: plain - cost(shadow, wishes, primers[:n], prices) for n in range(1, len(primers) + 1)}
+    n = max(saved, key=lambda n: saved[n], default=0)
+    return n if n and saved[n] >= max(LEAST_SHARE * plain, LEAST * prices.evaluate) else 0
+
+
+def cost(shadow: Shadow, wishes: Sequence[Wish], primers: Sequence[Held], prices: Prices) -> float:
+    """Milliseconds that the server works until all of `wishes` are evaluated, sent at once behind the primers. One that
+    finds no free slot costs the same either way."""
+    after = shadow.copy()
+    total = 0.0
+    slot: int | None = None
+    for number, primer in enumerate(primers):
+        swap = None if slot is None else slot + shadow.rules.n_slots
+        launch = after.launch(Wish(FIRST + number, primer, swap))
+        if launch is None:
+            return float("inf")
+        slot = launch.slot
+        total += (primer.length - launch.reuse.likely) * prices.evaluate + launch.moved * prices.move + prices.primer
+        after.finish(FIRST + number, 1)
+    for wish in wishes:
+        launch = after.launch(wish)
+        if launch is not None:
+            total += (wish.prompt.length - launch.reuse.likely) * prices.evaluate + launch.moved * prices.move
+    return total
+
+
+def gathering(length: int, prices: Prices) -> float:
+    """Seconds for which a prompt of `length` tokens waits for others that are still being read."""
+    return min(LONGEST_GATHER, GATHER * length * prices.evaluate / 1000)
+
+
+def patience(head: int, prices: Prices) -> float:
+    """Seconds for which the evaluation of `head` tokens is waited for. Each would have to wait for it anyway, so this
+    only ends the waiting for a server that does not answer."""
+    return OVERDUE * head * prices.evaluate / 1000 + SLACK if prices.measured else UNKNOWN_SPEED
