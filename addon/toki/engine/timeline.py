@@ -142,18 +142,28 @@ class Timeline:
         if start is None or not isinstance(moments[start].step, Launched):
             return False
         steps = [moment.step for moment in moments]
-        now = self._contradictions(moments[0].base.copy(), steps)
         for distance in range(1, REACH + 1):
             for place in (start - distance, start + distance):
-                if not 0 <= place < len(steps):
+                if not 0 <= place < len(steps) or not self._fits(moments, start, place, reused):
                     continue
                 order = steps[:start] + steps[start + 1 :]
                 order.insert(place, steps[start])
                 left = self._contradictions(moments[0].base.copy(), order)
-                if key not in left and len(left) < len(now):
+                if len(left) < len(self._contradictions(moments[0].base.copy(), steps)):
                     self._replay(moments[0], order)
                     return True
         return False
+
+    def _fits(self, moments: Sequence[Moment], start: int, place: int, reused: int) -> bool:
+        """Whether the launch at `start` would have reused `reused` tokens at `place`. Few places pass, and to find
+        them out takes a few steps, where to replay all of them for each place takes hundreds."""
+        step = moments[start].step
+        between = moments[start + 1 : place + 1]  # none where it moves to the front
+        shadow = moments[min(start, place)].base.copy()
+        for each in (*(moment.step for moment in between), step):
+            each.apply(shadow, steered=True)
+        launch = shadow.launches.get(step.key)
+        return launch is not None and _within(launch.reuse, reused)
 
     def ended_before(self, end: Cancelled, key: int, reused: int) -> bool:
         """Whether the end of a request, of which nothing was seen yet, explains what the later request `key` reused.

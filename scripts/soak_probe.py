@@ -1,0 +1,43 @@
+"""An addon beside toki, for soak.py: writes how many tasks and flows live in the proxy to the file `soak_probe`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from mitmproxy import ctx
+from mitmproxy.addonmanager import Loader
+from mitmproxy.http import HTTPFlow
+
+EVERY = 0.5  # seconds
+
+
+class Probe:
+    def __init__(self) -> None:
+        self._flows: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def load(self, loader: Loader) -> None:
+        loader.add_option("soak_probe", str, "", "Where the figures go.")
+
+    def running(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._write())
+
+    def request(self, flow: HTTPFlow) -> None:
+        self._flows.add(flow.id)
+
+    def response(self, flow: HTTPFlow) -> None:
+        self._flows.discard(flow.id)
+
+    def error(self, flow: HTTPFlow) -> None:
+        self._flows.discard(flow.id)
+
+    async def _write(self) -> None:
+        while True:
+            told = {"tasks": len(asyncio.all_tasks()), "flows": len(self._flows)}
+            Path(ctx.options.soak_probe).write_text(json.dumps(told), encoding="utf-8")
+            await asyncio.sleep(EVERY)
+
+
+addons = [Probe()]
