@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help run test demo accuracy bench bench-quick bench-overhead lint clean
+.PHONY: help run test demo accuracy bench bench-quick bench-overhead soak lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ bench-quick: $(VENV)/installed-bench ## the same in under two minutes: a few sce
 
 bench-overhead: $(VENV)/installed-test ## what toki adds to a request, in milliseconds
 	@$(RUN) scripts/bench_overhead.py
+
+soak: $(VENV)/installed-bench ## 64 streams at once for 20 minutes: does anything grow, fail or slow down?
+	@$(RUN) scripts/soak.py $(if $(SECONDS),--seconds $(SECONDS))
 
 lint: $(VENV)/installed-test ## style and types
 	@$(RUN) scripts/suite.py --lint

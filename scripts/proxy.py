@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,11 +49,12 @@ def mitmdump(
     *,
     script: Path | None = ADDON,
     options: Mapping[str, str] | None = None,
+    beside: Sequence[Path] = (),
 ) -> Iterator[Proxy]:
     """mitmdump in reverse mode before `upstream` (a URL) on a free port of the loopback interface.
 
-    `script` None: without toki. `options` are mitmproxy's and toki's, as `--set` takes them. Raises RuntimeError with
-    what mitmdump printed where it does not start, or does not end when asked to.
+    `script` None: without toki. `beside`: more scripts. `options` are mitmproxy's and toki's, as `--set` takes them.
+    Raises RuntimeError with what mitmdump printed where it does not start, or does not end when asked to.
     """
     with TemporaryDirectory(prefix="toki-proxy-") as name, contextlib.ExitStack() as stack:
         where = Path(name)
@@ -61,7 +63,8 @@ def mitmdump(
         proxy_settings |= options or {}
         command = [str(Path(sys.executable).with_name("mitmdump"))]
         command += ["--mode", f"reverse:{upstream}@{HOST}:{port}"]
-        command += ["--scripts", str(script)] if script else []
+        for each in [*([script] if script else []), *beside]:
+            command += ["--scripts", str(each)]
         for key, value in proxy_settings.items():
             command += ["--set", f"{key}={value}"]
         log = where / "mitmdump.log"

@@ -266,12 +266,12 @@ def plot(seen: Seen, samples: Sequence[Sample], output: Path) -> None:
     plt.close(figure)
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=1200, help="how long (default: 1200)")
     parser.add_argument("--clients", type=int, default=64, help="streams at once (default: 64)")
     parser.add_argument("--output", type=Path, help="a JSON file for the figures; a plot is put beside it")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     seen, samples, rows = asyncio.run(soak(options.clients, options.seconds))
     told = report(seen, samples, rows, options.clients)
     print(json.dumps(told, indent=2))

@@ -35,9 +35,14 @@ class Probe:
 
     async def _write(self) -> None:
         while True:
-            told = {"tasks": len(asyncio.all_tasks()), "flows": len(self._flows)}
-            Path(ctx.options.soak_probe).write_text(json.dumps(told), encoding="utf-8")
+            self._tell()
             await asyncio.sleep(EVERY)
+
+    def _tell(self) -> None:
+        told = {"tasks": len(asyncio.all_tasks()), "flows": len(self._flows)}
+        partial = Path(f"{ctx.options.soak_probe}.partial")
+        partial.write_text(json.dumps(told), encoding="utf-8")
+        partial.replace(ctx.options.soak_probe)
 
 
 addons = [Probe()]

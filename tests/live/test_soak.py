@@ -1,0 +1,23 @@
+"""The soak in a few seconds: many streams at once through one mitmdump, and nothing is left of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import soak
+
+
+def test_many_streams_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "soak.json"
+    assert soak.main(["--seconds", "6", "--clients", "64", "--output", str(output)]) == 0, capsys.readouterr().out
+    told = json.loads(output.read_text())
+    assert told["requests"] >= told["clients"] == 64
+    assert output.with_suffix(".png").stat().st_size > 0
+
+
+def test_memory_that_grows_is_noticed() -> None:
+    grown = [soak.Sample(n, 1000 * n, 10**8 + 10**6 * n, 9, 9, 0, 5, 0) for n in range(100)]
+    assert soak.slope(grown) == pytest.approx(1000)
