@@ -167,6 +167,21 @@ async def test_other_flows_stream_by(bench: Bench, url: str, method: str) -> Non
     assert bench.rows() == []
 
 
+@pytest.mark.parametrize(
+    ("url", "method", "asked_anew"),
+    [("/lora-adapters", "POST", True), ("/lora-adapters", "GET", False), ("/tokenize", "POST", False)],
+)
+async def test_what_slots_hold_is_forgotten_once_a_client_changed_it(
+    bench: Bench, url: str, method: str, asked_anew: bool
+) -> None:
+    await bench.begin(bench.flow())
+    watch = next(iter(bench.addon._upstreams.values())).watch
+    await until(lambda: watch.known)
+    flow = await bench.begin(bench.flow(url, method))
+    bench.answer(flow, b"{}")
+    assert watch.known is not asked_anew
+
+
 async def test_replayed_flows_and_those_of_other_addons_are_left_alone(bench: Bench) -> None:
     replayed, dead, answered = bench.flow(), bench.flow(), bench.flow()
     replayed.is_replay = "request"

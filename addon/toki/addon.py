@@ -196,6 +196,7 @@ class Toki:
             return
         exchange = self._exchanges.get(flow.id)
         if exchange is None:
+            self._notice(flow)
             flow.response.stream = flow.response.stream or Tap()
             return
         headers = flow.response.headers
@@ -218,6 +219,15 @@ class Toki:
         if exchange is not None:
             sent = flow.server_conn.timestamp_tcp_setup is not None
             exchange.broke(sent=sent, client_left=not flow.client_conn.connected)
+
+    def _notice(self, flow: HTTPFlow) -> None:
+        """Forget what a server's slots hold where a client changed it by another request than one for an answer."""
+        request, response = flow.request, flow.response
+        if request.method != "POST" or response is None or response.status_code != 200:
+            return
+        target = self._targets.find(request.host, request.port, request.path)
+        if target is not None and target in self._upstreams and endpoints.changes_slots(request.path):
+            self._upstreams[target].forget()
 
     def _match(self, flow: HTTPFlow) -> tuple[Target, Endpoint] | None:
         """The server and the endpoint of a flow that is toki's."""

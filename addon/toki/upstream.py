@@ -124,6 +124,11 @@ class Upstream:
             )
         return self._models[model]
 
+    def forget(self) -> None:
+        """What slots hold is not what was believed any more; the server itself is the same."""
+        for upstream in (self, *self._models.values()):
+            upstream.watch.doubt(certain=True)
+
     @property
     def should_wait(self) -> bool:
         """Whether a moment's patience would let the engine decide what it can't decide now."""

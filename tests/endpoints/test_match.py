@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toki.endpoints import ENDPOINTS
+from toki.endpoints import changes_slots
 from toki.endpoints import match
 
 ROUTES = [endpoint.name for endpoint in ENDPOINTS]
@@ -78,3 +79,21 @@ def test_only_post_carries_a_prompt(method: str) -> None:
 
 def test_the_table_lists_each_route_once() -> None:
     assert len(set(ROUTES)) == len(ROUTES)
+
+
+@pytest.mark.parametrize(
+    ("path", "changes"),
+    [
+        ("/lora-adapters", True),
+        ("/llm/lora-adapters?x=y", True),
+        ("/slots/0?action=restore", True),
+        ("/slots/1?action=erase", True),
+        ("/slots/1?action=save", False),
+        ("/slots", False),
+        ("/completion", False),
+        ("/lora-adapters/x", False),
+        ("/tokenize?then=/lora-adapters", False),
+    ],
+)
+def test_what_changes_slots_without_a_prompt(path: str, changes: bool) -> None:
+    assert changes_slots(path) is changes

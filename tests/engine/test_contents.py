@@ -47,8 +47,10 @@ class Plain:
         self.lists = {place: self.lists[place] for place in places}
 
     def shared(self, a: int, b: int) -> int:
-        (ours, our_lora), (theirs, their_lora) = self.lists[a], self.lists[b]
-        return common_prefix(ours, theirs) if our_lora == their_lora else 0
+        return common_prefix(self.lists[a][0], self.lists[b][0])
+
+    def alike(self, a: int, b: int) -> bool:
+        return self.lists[a][1] == self.lists[b][1]
 
     def check(self) -> None:
         contents = self.contents
@@ -60,7 +62,7 @@ class Plain:
                 assert contents.lcp(a, b) == self.shared(a, b)
             row = contents.row(a)
             assert {int(place) for place in np.flatnonzero(row)} <= set(self.lists)
-            assert [int(row[b]) for b in self.lists] == [self.shared(a, b) for b in self.lists]
+            assert [int(row[b]) for b in self.lists] == [self.shared(a, b) * self.alike(a, b) for b in self.lists]
 
 
 STEPS = st.lists(st.tuples(IDS, LORA) | st.lists(st.integers(0, 30), max_size=8), max_size=20)
@@ -87,15 +89,16 @@ def test_common_prefixes_are_those_of_a_loop(steps: list[tuple[list[int], str] |
 @given(STEPS, IDS, LORA)
 def test_nearest_shares_most(steps: list[tuple[list[int], str] | list[int]], ids: list[int], lora: str) -> None:
     plain = build(steps)
-    kin = {place: theirs for place, (theirs, other) in plain.lists.items() if other == lora}
+    lists = {place: theirs for place, (theirs, _) in plain.lists.items()}
     place, shared = plain.contents.nearest(Tokens.of(ids), lora)
-    if not kin:
-        assert (place, shared) == (None, 0)
+    if place is None:
+        assert (lists, shared) == ({}, 0)
         return
-    assert place in kin
-    assert shared == common_prefix(kin[place], ids) == max(common_prefix(theirs, ids) for theirs in kin.values())
-    if ids in kin.values():
-        assert kin[place] == ids
+    assert shared == common_prefix(lists[place], ids) == max(common_prefix(theirs, ids) for theirs in lists.values())
+    if ids in lists.values():
+        assert lists[place] == ids
+    if (ids, lora) in plain.lists.values():
+        assert plain.lists[place] == (ids, lora)
 
 
 def test_a_known_list_keeps_its_place() -> None:
@@ -187,12 +190,12 @@ def may_follow(plain: Plain, held: Held, prompt: Held) -> tuple[int, int, int]:
     most = min(held.length, prompt.length)
     if held.place == UNKNOWN:
         return 0, 0, most
-    known, lora = plain.lists[held.place]
-    wanted, other = plain.lists[prompt.place]
+    known, _ = plain.lists[held.place]
+    wanted, _ = plain.lists[prompt.place]
     low = likely = high = 0
     certain = True
     for n in range(most):
-        agrees = n >= len(known) or (lora == other and known[n] == wanted[n])
+        agrees = n >= len(known) or known[n] == wanted[n]
         if n < held.certain:
             if not agrees:
                 return low, likely, high
@@ -213,21 +216,24 @@ def test_spans_and_likely_prefixes(
     places = list(plain.lists)
     holds = [hold(plain, one) for one in drawn]
     prompts = [ask(plain, places[(which + n) % len(places)]) for n in range(3)]
-    table = plain.contents.likely(holds, prompts)
+    table, alike = (plain.contents.likely(holds, prompts, alike=only) for only in (False, True))
     assert table.shape == (len(prompts), len(holds))
     for row, prompt in enumerate(prompts):
         for column, held in enumerate(holds):
             expected = Span(*may_follow(plain, held, prompt))
             assert plain.contents.span(held, prompt) == expected
             assert table[row, column] == expected.likely
+            apart = held.place != UNKNOWN and not plain.alike(held.place, prompt.place)
+            assert plain.contents.alike(held, prompt) is not apart
+            assert alike[row, column] == (0 if apart else expected.likely)
 
 
 def starts_with(plain: Plain, longer: Held, shorter: Held) -> bool:
     """Whether nothing contradicts that `longer` starts with all of `shorter`."""
     if longer.length < shorter.length:
         return False
-    (a, our_lora), (b, their_lora) = plain.lists[longer.place], plain.lists[shorter.place]
-    return all(our_lora == their_lora and a[n] == b[n] for n in range(min(len(a), len(b), shorter.length)))
+    a, b = plain.lists[longer.place][0], plain.lists[shorter.place][0]
+    return all(a[n] == b[n] for n in range(min(len(a), len(b), shorter.length)))
 
 
 @examples(60)

@@ -345,3 +345,27 @@ def test_a_cancelled_prefill_is_certain_up_to_what_was_seen() -> None:
     launch = shadow.launch(Wish(2, held(contents, *range(20))))
     assert launch is not None
     assert launch.reuse == Span(4, 8, 8)
+
+
+def test_adapters_are_the_slots_own_and_not_part_of_its_tokens() -> None:
+    contents = Contents()
+    text = list(range(50))
+    own, one, two = (contents.add(Tokens.of(text), lora) for lora in ("", "1", "2"))
+    assert len({own, one, two}) == 3
+    shadow = Shadow(Rules(n_slots=1, ram=0), contents)
+    seen = []
+    for key, place in enumerate((one, one, two, two, own, own, one)):
+        launch = shadow.launch(Wish(key, contents.hold(place, 50, 50)))
+        assert launch is not None
+        shadow.finish(key, 1)
+        seen.append((launch.reuse, launch.foreign))
+    none, all_but_one = Span(0, 0, 0), Span(49, 49, 49)
+    assert seen == [
+        (none, False),
+        (all_but_one, False),
+        (none, False),  # named, and others than before: cleared
+        (all_but_one, False),
+        (all_but_one, True),  # none named: what there is counts, though it was made under others
+        (all_but_one, False),
+        (Span(0, 0, 49), True),  # whether these are the server's own, no request tells
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from toki.endpoints.chat import ChatCompletion
 from toki.endpoints.completion import Completion
 from toki.endpoints.completion import TextCompletion
@@ -22,6 +24,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Responses("/responses"),
     Infill("/infill"),
 )
+
+
+_CHANGES = re.compile(r"/(lora-adapters|slots/[^/]+)$")
+
+
+def changes_slots(path: str) -> bool:
+    """Whether a POST to `path` changes what slots hold, or whether it is still of use: other adapters for requests that
+    name none, a slot that is restored or erased."""
+    route, _, query = path.partition("?")
+    return _CHANGES.search(route) is not None and "action=save" not in query.split("&")
 
 
 def match(method: str, path: str) -> Endpoint | None:

@@ -52,9 +52,15 @@ class Contents:
         self._length = np.zeros(capacity, np.int64)
         self._lcp = np.zeros((capacity, capacity), np.int32)
         self._used = np.zeros(capacity, np.bool_)
-        self._lora: list[str] = [""] * capacity
+        self._sets: dict[str, int] = {}  # the sets of adapters, numbered
+        self._set = np.zeros(capacity, np.int64)
         self._images: list[tuple[int, ...]] = [()] * capacity
         self._held: dict[tuple[int, int, int, Checkpoints], Held] = {}
+
+    @property
+    def _several(self) -> bool:
+        """Whether requests have named adapters."""
+        return len(self._sets) > 1
 
     def __len__(self) -> int:
         return len(self._tokens) - len(self._free)
@@ -74,22 +80,25 @@ class Contents:
         return held
 
     def lcp(self, a: int, b: int) -> int:
-        """Exact number of equal leading tokens of the lists at two places."""
+        """Exact number of equal leading tokens of the lists at two places, under whichever adapters."""
         return int(self._lcp[a, b])
 
     def row(self, place: int) -> npt.NDArray[np.int32]:
-        """Common prefix of the list at `place` with every place: int32, shape (capacity,); free places hold 0."""
+        """Common prefix of the list at `place` with every place whose KV is made under the same adapters: int32, shape
+        (capacity,); all others hold 0."""
         row: npt.NDArray[np.int32] = self._lcp[place]
-        return row
+        return np.where(self._set == self._set[place], row, 0) if self._several else row
 
     def add(self, tokens: Tokens, lora: str = "", images: tuple[int, ...] = ()) -> int:
         """Keep a list and return its place; a list that is known already keeps its place.
 
-        Lists that were made under different sets of adapters (`lora`) have nothing in common: their KV differs.
-        `images`: how many tokens lie before each image or sound.
+        The same tokens under different sets of adapters (`lora`) are two lists: their KV differs. The server compares
+        tokens only, and so does all here that does not say otherwise. `images`: how many tokens lie before each image
+        or sound.
         """
+        number = self._sets.setdefault(lora, max(self._sets.values(), default=-1) + 1)
         nearest, shared = self.nearest(tokens, lora)
-        if nearest is not None and shared == len(tokens) == self._length[nearest]:
+        if nearest is not None and shared == len(tokens) == self._length[nearest] and self._set[nearest] == number:
             return nearest
         if nearest is not None:  # of a growing chat only the longest list is kept in memory
             if shared == self._length[nearest]:
@@ -106,7 +115,7 @@ class Contents:
             self._lcp[place, nearest] = self._lcp[nearest, place] = shared
         self._lcp[place, place] = len(tokens)
         self._tokens[place] = tokens
-        self._lora[place] = lora
+        self._set[place] = number
         self._images[place] = images
         self._length[place] = len(tokens)
         self._used[place] = True
@@ -114,7 +123,12 @@ class Contents:
 
     def lora(self, place: int) -> str:
         """The set of adapters under which the list at `place` was made."""
-        return self._lora[place]
+        number = self._set[place]
+        return next(lora for lora, known in self._sets.items() if known == number)
+
+    def alike(self, one: Held, other: Held) -> bool:
+        """Whether both were made under the same adapters, as far as that is known."""
+        return UNKNOWN in (one.place, other.place) or bool(self._set[one.place] == self._set[other.place])
 
     def images(self, place: int) -> tuple[int, ...]:
         """How many tokens of the list at `place` lie before each image or sound."""
@@ -125,14 +139,13 @@ class Contents:
         return not self._images[held.place] or held.length <= self._images[held.place][0]
 
     def nearest(self, tokens: Tokens, lora: str = "") -> tuple[int | None, int]:
-        """The place whose list shares most with `tokens`, and how much; (None, 0) where nothing is known.
+        """The place whose list shares most with `tokens`, and how much; (None, 0) where nothing is known. Of equal
+        lists the one that was made under the adapters `lora`.
 
         Descends from list to list: only those that agree with the last one up to the fork, and go on with our token
         there, can share more.
         """
         used = np.flatnonzero(self._used)
-        if lora or any(self._lora):
-            used = np.array([place for place in used.tolist() if self._lora[place] == lora], np.intp)
         if not len(used):
             return None, 0
         best = int(used[-1])
@@ -149,8 +162,8 @@ class Contents:
             shared = tokens.common_prefix(self[best])
         if shared == len(tokens):  # prefer the list itself to one that merely starts with it
             same = used[(self._lcp[best, used] == shared) & (self._length[used] == shared)]
-            if len(same):
-                best = int(same[0])
+            kin = same[self._set[same] == self._sets.get(lora)]
+            best = int(next(iter((*kin, *same)), best))
         return best, shared
 
     def keep(self, places: Collection[int]) -> None:
@@ -159,13 +172,14 @@ class Contents:
         wanted[[place for place in places if place != UNKNOWN]] = True
         for place in np.flatnonzero(self._used & ~wanted).tolist():
             self._tokens[place] = None
-            self._lora[place] = ""
             self._images[place] = ()
             self._length[place] = 0
             self._lcp[place, :] = 0
             self._lcp[:, place] = 0
             self._free.append(place)
         self._used &= wanted
+        used = set(self._set[self._used].tolist())
+        self._sets = {lora: number for lora, number in self._sets.items() if number in used}
         self._held = {key: held for key, held in self._held.items() if held.place != UNKNOWN and wanted[held.place]}
 
     def span(self, held: Held, prompt: Held) -> Span:
@@ -181,8 +195,11 @@ class Contents:
         likely = most if shared >= self._length[held.place] else min(shared, most)
         return Span(min(held.certain, most), likely, most)
 
-    def likely(self, held: Sequence[Held], prompts: Sequence[Held]) -> npt.NDArray[np.int64]:
-        """The likely common prefix of each of `prompts` with each of `held`: int64, shape (prompts, held)."""
+    def likely(self, held: Sequence[Held], prompts: Sequence[Held], *, alike: bool = False) -> npt.NDArray[np.int64]:
+        """The likely common prefix of each of `prompts` with each of `held`: int64, shape (prompts, held).
+
+        `alike`: 0 where they were made under different adapters.
+        """
         places = np.array([one.place for one in held], np.intp)
         lengths = np.array([one.length for one in held], np.int64)
         wanted = np.array([one.place for one in prompts], np.intp)
@@ -190,6 +207,8 @@ class Contents:
         shared = self._lcp[wanted[:, None], places].astype(np.int64)
         shared[shared >= self._length[places]] = UNLIMITED  # the rest is unknown: nothing contradicts
         shared[:, places == UNKNOWN] = 0
+        if alike and self._several:
+            shared[self._set[wanted][:, None] != self._set[places]] = 0
         return np.minimum(shared, most)
 
     def related(self, held: Held, others: Iterable[Held]) -> tuple[Held | None, list[Held]]:
@@ -218,9 +237,9 @@ class Contents:
         old = len(self._tokens)
         new = 2 * old
         self._tokens.extend([None] * old)
-        self._lora.extend([""] * old)
         self._images.extend([()] * old)
         self._free.extend(range(new - 1, old - 1, -1))
+        self._set = np.concatenate([self._set, np.zeros(old, np.int64)])
         self._length = np.concatenate([self._length, np.zeros(old, np.int64)])
         self._used = np.concatenate([self._used, np.zeros(old, np.bool_)])
         lcp = np.zeros((new, new), np.int32)

@@ -94,7 +94,7 @@ class Conversations:
         The name is that of the latest of whose contents the prompt extends at least 95 %.
         """
         known = list(reversed(self.recent.values()))
-        shares = self.contents.likely([one.held for one in known], [prompt])[0].tolist()
+        shares = self.contents.likely([one.held for one in known], [prompt], alike=True)[0].tolist()
         best, most, name = None, 0, None
         for one, shared in zip(known, shares, strict=True):
             if shared > most and shared >= one.held.certain - min(SLACK, max(4, one.held.certain // 20)):

@@ -153,9 +153,14 @@ class Returns:
             return np.zeros((len(self._prompts), len(held)), np.int64)
         shadow = self._shadow
         if shadow.rules.window is None:
-            reuse = shadow.contents.likely(held, self._prompts)
+            reuse = shadow.contents.likely(held, self._prompts, alike=True)
         else:  # what is shared can't always be gone back to
-            reuse = np.array([[shadow.reusable(one, prompt).likely for one in held] for prompt in self._prompts])
+            reuse = np.array(
+                [
+                    [shadow.reusable(one, prompt).likely * shadow.contents.alike(one, prompt) for one in held]
+                    for prompt in self._prompts
+                ]
+            )
         stored = reuse[:, in_slots:]
         stored[stored < LOADABLE * np.array([one.length for one in held[in_slots:]])] = 0
         return reuse
@@ -266,7 +271,7 @@ def _price(shadow: Shadow, wish: Wish, returns: Returns, prices: Prices, plan: P
         now += evaluate + first.moved * prices.move + prices.primer
         wish = replace(wish, shares={})
     launch = after.launch(replace(wish, id_slot=plan.id_slot if plan.id_slot is not None else wish.id_slot))
-    if launch is None:
+    if launch is None or (launch.foreign and plan.action is not Action.PASSED):
         return None
     now += (wish.prompt.length - launch.reuse.likely) * prices.evaluate + launch.moved * prices.move
     later = returns.evaluated(after) * prices.evaluate

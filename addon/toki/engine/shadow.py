@@ -52,6 +52,7 @@ class Slot:
     key: int | None = None
     children: tuple[int, ...] = ()  # slots that copies of the running request took
     used: int = NEVER_USED
+    lora: str = ""  # the adapters of the request that ran on it last; "": the server's own
 
     @property
     def idle(self) -> bool:
@@ -85,6 +86,7 @@ class Launch:
     moved: int = 0  # tokens saved to and loaded from RAM on the way
     loaded: Held | None = None  # the RAM entry that came back
     peak: int = 0  # the most that was ever stored behind it, itself included: the cache holds so much
+    foreign: bool = False  # what is reused was made under other adapters: the answer may be wrong
 
 
 def ratio(part: int, whole: int) -> np.float32:
@@ -223,23 +225,30 @@ class Shadow:
             if held is not self.slots[number].held:
                 self.correct(number, held)
             return None
+        # A request that names other adapters than the last one on its slot starts anew; one that names none takes what
+        # there is, though it be made under others (ctx:1838-1856; b10434 and b11549, observed).
+        lora = self.contents.lora(prompt.place) if prompt.place != UNKNOWN else ""
+        cleared = lora not in ("", self.slots[number].lora)
         reuse = Span(0, 0, 0)
         if wish.cache_prompt and held is not None and prompt.length:
             reuse = self.reusable(held, prompt)
+            if cleared:  # unless they are what the server has by itself, which no request tells
+                reuse = Span(0, 0, 0 if self.slots[number].lora else reuse.high)
         if consults and not self.ram_known and wish.cache_prompt:
             reuse = Span(reuse.low, reuse.likely, max(prompt.length - 1, 0))
         if rules.window is not None and prompt.length:
-            prompt = self._evaluated(held if wish.cache_prompt else None, wish)
+            prompt = self._evaluated(held if wish.cache_prompt and not cleared else None, wish)
         # An empty prompt, or one too long for the context, is answered at once: the slot keeps what it holds.
-        now = prompt if 0 < prompt.length < rules.n_ctx else held
+        now = prompt if 0 < prompt.length < rules.n_ctx else None if cleared else held
+        foreign = reuse.high > 0 and held is not None and not self.contents.alike(held, prompt)
         for taken in (number, *others):
             self._kept.pop(taken, None)
-            self.slots[taken] = Slot(now, wish.key, used=self.slots[taken].used)
+            self.slots[taken] = Slot(now, wish.key, used=self.slots[taken].used, lora=lora)
         if others:
             self.slots[number] = replace(self.slots[number], children=tuple(others))
         if rules.idle_save and rules.ram:
             moved += self._save_idle()
-        launched = Launch(number, reuse, sure, moved, entry, peak)
+        launched = Launch(number, reuse, sure, moved, entry, peak, foreign)
         self.launches[wish.key] = launched
         self._purge()
         return launched
@@ -318,7 +327,7 @@ class Shadow:
         """A slot is free from now on; copies leave theirs empty (ctx:592)."""
         self._clock += 1
         self._kept.pop(number, None)
-        self.slots[number] = Slot(held, used=self._clock)
+        self.slots[number] = Slot(held, used=self._clock, lora=self.slots[number].lora)
 
     def _unqueue(self, freed: Sequence[int]) -> None:
         """One deferred request for each slot that was freed: the first pinned to just that slot, else the oldest. Each
@@ -409,7 +418,7 @@ class Shadow:
                 moved += self._save(number, slot.held)
                 if self.rules.unified:
                     self._kept.pop(number, None)
-                    self.slots[number] = Slot(None, used=slot.used)
+                    self.slots[number] = replace(slot, held=None)
         return moved
 
     def _cells(self, but: int | None = None) -> int:
