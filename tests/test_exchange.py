@@ -423,7 +423,7 @@ async def test_a_server_without_props_is_asked_nothing_that_could_load_a_model(b
         assert await exchange.hold() is None
         answer(exchange)
     await until(lambda: len(bench.rows) == 2)
-    assert {path for path, _ in bench.script.calls} == {"/props"}
+    assert {path for path, _ in bench.script.calls} == {"/props", "/running"}
     assert [event.ask.fixed for event in bench.told(Arrived)] == [MUTE, MUTE]
     assert [row.model for row in bench.rows] == ["model 0", "model 1"]
 

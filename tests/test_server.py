@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from toki import server as module
 from toki.engine.events import SlotView
+from toki.server import MISSING
 from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.server import ServerError
@@ -354,6 +355,41 @@ ARGS = ["llama-server", "-np", "2"]
 def test_the_command_line_that_a_router_names(entries: Any, expected: tuple[str, ...]) -> None:
     with wire(lambda *_: http({"data": entries})) as server, backend(server.url) as made:
         assert made.arguments(AUTH, TIMEOUT, "one") == expected
+
+
+def test_a_model_of_a_router_by_each_of_its_names() -> None:
+    entries = [{"id": "x", "aliases": ["one", 3, "x"]}, {"id": "y", "aliases": "z"}, {"id": 5, "aliases": ["a"]}, 3]
+    with wire(lambda *_: http({"data": entries})) as server, backend(server.url) as made:
+        assert made.names(AUTH, TIMEOUT) == {"x": "x", "one": "x", "y": "y"}
+
+
+def test_the_models_that_a_server_of_servers_has_up() -> None:
+    up = [{"model": "a b", "state": "ready", "cmd": "llama-server -np 2"}, {"model": "c", "state": "ready", "cmd": "'"}]
+    entries = [*up, {"model": "d", "state": "starting"}, {"model": 3, "state": "ready"}, 3]
+    asked: list[str] = []
+
+    def answer(head: str, _: bytes) -> bytes:
+        asked.append(head.split(" ")[1].partition("?")[0])
+        return http({"running": entries} if asked[-1] == "/running" else [])
+
+    with wire(answer) as server, backend(server.url) as made:
+        assert made.running(AUTH, TIMEOUT) == {"a b": ("llama-server", "-np", "2"), "c": ()}
+        ready, starting = made.behind("a b"), made.behind("d")
+        assert ready.arguments(AUTH, TIMEOUT, "any") == ("llama-server", "-np", "2")
+        assert ready.slots(AUTH, TIMEOUT) == ()
+        with pytest.raises(ServerError, match="the model is not loaded") as caught:
+            starting.slots(AUTH, TIMEOUT)
+        for each in (ready, starting):
+            each.close()
+    assert caught.value.status == 400
+    assert [path for path in asked if path != "/running"] == ["/upstream/a%20b/slots"]
+
+
+@pytest.mark.parametrize("body", [{"running": 3}, {}])
+def test_no_server_of_servers(body: dict[str, Any]) -> None:
+    with wire(lambda *_: http(body)) as server, backend(server.url) as made, pytest.raises(ServerError) as caught:
+        made.running(AUTH, TIMEOUT)
+    assert caught.value.status in MISSING
 
 
 def test_slots_are_read() -> None:

@@ -239,7 +239,7 @@ class Exchange:
             "n_predict": 0,
             "cache_prompt": True,
         }
-        if self._ask.model and self._upstream.watch.router:
+        if self._ask.model:  # behind a router it is needed
             body["model"] = self._ask.model
         return backend.completion(body, self._auth, PRIMER_TIMEOUT)
 
@@ -309,9 +309,10 @@ class Exchange:
     async def _look_up(self) -> None:
         upstream = self._upstream
         body, question = await upstream.submit(_question, self.content, self._coding, self._endpoint)
+        name = await upstream.name_of(question.model, self._auth) if upstream.looks_up else question.model
         if self._released is None:
             self._body = body
-            self._upstream = upstream = upstream.serving(question.model)
+            self._upstream = upstream = upstream.serving(name)
         self._ask = _ask(question)
         if not upstream.looks_up:
             return

@@ -7,6 +7,7 @@ and size, its types are checked, and whatever is wrong with it becomes a ServerE
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from dataclasses import field
 from http.cookiejar import DefaultCookiePolicy
 from time import monotonic
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
@@ -120,6 +122,32 @@ class LlamaServerBackend:
         answer = _mapping(self._look("GET", self._base, "/v1/models", auth, timeout), "/v1/models")
         entries = answer.get("data")
         return tuple(entry for entry in entries if isinstance(entry, dict)) if isinstance(entries, list) else ()
+
+    def names(self, auth: Auth, timeout: float) -> dict[str, str]:
+        """The models of a router by each of their names: what they are called, and their aliases."""
+        found: dict[str, str] = {}
+        for entry in self.models(auth, timeout):
+            name, aliases = entry.get("id"), entry.get("aliases")
+            for alias in (name, *(aliases if isinstance(aliases, list) else ())):
+                if isinstance(name, str) and isinstance(alias, str):
+                    found.setdefault(alias, name)
+        return found
+
+    def running(self, auth: Auth, timeout: float) -> dict[str, tuple[str, ...]]:
+        """The models that a server of servers (llama-swap) has up, with their command lines as far as it tells them.
+
+        A status of MISSING where it is no such server. This loads none.
+        """
+        answer = _mapping(self._look("GET", self._base, "/running", auth, timeout), "/running")
+        entries = answer.get("running")
+        if not isinstance(entries, list):
+            raise ServerError("/running: no list of what runs", 404)
+        up = [entry for entry in entries if isinstance(entry, dict) and entry.get("state") == "ready"]
+        return {entry["model"]: _words(entry.get("cmd")) for entry in up if isinstance(entry.get("model"), str)}
+
+    def behind(self, model: str) -> LlamaServerBackend:
+        """One model's own llama-server behind a server of servers, which loads a model for any call that names it."""
+        return _Behind(self, f"{self._base}/upstream/{quote(model)}", model)
 
     def greeting(self, path: str, auth: Auth, timeout: float, model: str = "") -> tuple[int, Mapping[str, str]]:
         """Status and headers (their names in any case) of a GET whose body does not matter."""
@@ -295,6 +323,35 @@ class LlamaServerBackend:
             raise ServerError(f"{name}: the answer is no JSON", 200) from None
 
 
+class _Behind(LlamaServerBackend):
+    """A llama-server behind a server of servers. A call fails, as it does on a router, where its model is not up.
+
+    Between the look at what runs and the call another client could have the model swapped out: then the call loads it.
+    """
+
+    def __init__(self, servers: LlamaServerBackend, base_url: str, model: str) -> None:
+        super().__init__(base_url, servers._embed)
+        self._servers = servers
+        self._model = model
+
+    def arguments(self, auth: Auth, timeout: float, model: str) -> tuple[str, ...]:
+        return self._servers.running(auth, timeout).get(self._model, ())
+
+    def _call(
+        self,
+        method: str,
+        base: str,
+        path: str,
+        auth: Auth,
+        deadline: float,
+        body: bytes | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> Any:
+        if base == self._base and self._model not in self._servers.running(auth, deadline - monotonic()):
+            raise ServerError(f"{method} {path}: the model is not loaded", 400)
+        return super()._call(method, base, path, auth, deadline, body, query)
+
+
 class _Broken(ServerError):
     """The connection ended before a whole answer was there: a kept connection that the server had given up."""
 
@@ -324,6 +381,14 @@ def _content(response: requests.Response, deadline: float, name: str) -> bytes:
             raise ServerError(f"{name}: the answer did not end in time", 200)
         parts.append(part)
     return b"".join(parts)
+
+
+def _words(command: object) -> tuple[str, ...]:
+    """A command line as words; empty where it can't be parted."""
+    try:
+        return tuple(shlex.split(command)) if isinstance(command, str) else ()
+    except ValueError:
+        return ()
 
 
 def _for(model: str, body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -41,11 +41,15 @@ from toki.engine.events import Send
 from toki.engine.events import Wait
 from toki.eventlog import EventLog
 from toki.prompt import PromptReader
+from toki.server import Auth
 from toki.server import LlamaServerBackend
+from toki.server import ServerError
 from toki.settings import Settings
 from toki.store import Row
 from toki.watch import Watch
 
+MOST_NAMES = 4096
+PATIENCE = 2.0  # seconds for a look-up
 MOST_MODELS = 64  # of a router that are kept apart
 
 P = ParamSpec("P")
@@ -98,6 +102,8 @@ class Upstream:
         self._over: dict[int, Measured] = {}  # those of them that ended: what was measured
         self._orphans: set[int] = set()  # those of them that no engine knows
         self._models: dict[str, Upstream] = {}
+        self._served = ""  # the model that was used last
+        self._names: dict[str, str] = {}  # what a router calls its models, by what clients call them
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -110,8 +116,23 @@ class Upstream:
         """Whether a request is held until it is read: a decision can depend on it."""
         return self._engine.wants_tokens and self.watch.known
 
+    async def name_of(self, model: str, auth: Auth) -> str:
+        """What a router itself calls the model that clients call `model`: aliases are one model, with one set of slots.
+
+        Asked once for each name.
+        """
+        if self.watch.router and model and model not in self._names:
+            try:
+                self._names.update(await self.submit(self.backend.names, auth, PATIENCE))
+            except ServerError as error:
+                self.complaints.tell(f"/v1/models: {error}", f"can't see the names of a router's models: {error}")
+            if len(self._names) > MOST_NAMES:
+                self._names.clear()
+            self._names.setdefault(model, model)
+        return self._names.get(model, model)
+
     def serving(self, model: str) -> Upstream:
-        """The upstream for `model`: its own behind a router, this one for all models otherwise."""
+        """The upstream for `model` (see `name_of`): its own behind a router, this one for all models otherwise."""
         if not self.watch.router:
             return self
         if model not in self._models:
@@ -119,9 +140,13 @@ class Upstream:
                 unused = [name for name, upstream in self._models.items() if not upstream._open]
                 for name in unused[: len(unused) // 2]:
                     del self._models[name]
+            backend = self.backend.behind(model) if self.watch.swaps else self.backend
             self._models[model] = Upstream(
-                self._url, self.backend, self.settings, self._put, self._executor, self.complaints, model, self._log
+                self._url, backend, self.settings, self._put, self._executor, self.complaints, model, self._log
             )
+        if model != self._served:
+            self._served = model
+            self._models[model].watch.suspect()
         return self._models[model]
 
     def forget(self) -> None:

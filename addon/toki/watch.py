@@ -68,6 +68,7 @@ class Watch:
         self._ended_at = 0.0
         self._facts: tuple[int, int, str, str] | None = None  # slots, n_ctx, build, model
         self._router = False
+        self.swaps = False  # it is a server of servers, each behind a path of its own (llama-swap)
         self._known = False
         self._mute = False
         self._doubts = 0
@@ -91,13 +92,13 @@ class Watch:
 
     @property
     def mute(self) -> bool:
-        """Whether the server has no /props, as one that swaps whole servers per model: then it is asked nothing more,
-        for any question that names a model might load it."""
+        """Whether the server has no /props, nor tells which models run: then it is asked nothing more, for any question
+        that names a model might load it."""
         return self._mute and not self._known
 
     @property
     def router(self) -> bool:
-        """Whether the server is a router, with slots of its own for each model."""
+        """Whether the server has slots of their own for each of several models."""
         return self._router
 
     def introduce(self) -> None:
@@ -135,6 +136,10 @@ class Watch:
             self._known = self._proven = False
             self._facts = None
         self._stir.set()
+
+    def suspect(self) -> None:
+        """Another model was in use meanwhile: this one's server may have made room for it."""
+        self._ended_at = 0.0
 
     async def roused(self) -> None:
         """After a pause: find out whether the server fell asleep, was replaced by another, or a router unloaded the
@@ -264,6 +269,10 @@ class Watch:
         except ServerError as error:
             self._known = False
             self._mute = error.status in MISSING
+            if self._mute and not self._model and await self._has_servers():
+                self._settled = doubts
+                self._known, self._router, self.swaps = True, True, True
+                return
             raise
         facts = _facts(props)
         restarted = facts != self._facts and not props.router
@@ -282,6 +291,16 @@ class Watch:
         if restarted:
             slots = None if looked is None else looked.slots
             self._tell(Restarted(time.monotonic(), props.total_slots, props.n_ctx, known, slots))
+
+    async def _has_servers(self) -> bool:
+        """Whether it is a server of servers, one for each model (llama-swap)."""
+        try:
+            await self._submit(self._backend.running, self._auth, TIMEOUT)
+        except ServerError as error:
+            if error.status not in MISSING:
+                raise
+            return False
+        return True
 
     async def _arguments(self) -> tuple[str, ...]:
         """The command line of a router's model."""

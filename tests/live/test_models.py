@@ -57,13 +57,14 @@ def look_ups(wire: Relay) -> list[str]:
 
 @pytest.fixture
 def router(tmp_path: Path) -> Iterator[str]:
-    """A router that knows two models, neither of which is loaded."""
-    for name in ("alpha", "beta"):
-        (tmp_path / f"{name}.gguf").symlink_to(tiny_model())
+    """A router that knows two models, neither of which is loaded; the first has another name too."""
+    presets = tmp_path / "models.ini"
+    model = f"model = {tiny_model()}\nparallel = 2\nctx-size = 2048\n"
+    presets.write_text(f"[alpha]\nalias = first\n{model}\n[beta]\n{model}")
     binary = llama_server_binary()
-    where = ["--models-dir", str(tmp_path), "--host", HOST, "--port", str(free_port()), "--device", "none"]
+    where = ["--models-preset", str(presets), "--host", HOST, "--port", str(free_port()), "--device", "none"]
     with subprocess.Popen(
-        [str(binary), *where, *Flags(n_parallel=2, n_ctx=2048).argv()],
+        [str(binary), *where],
         env={**os.environ, "LD_LIBRARY_PATH": str(binary.parent)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -103,6 +104,8 @@ def test_a_router_keeps_its_models_apart_and_loads_only_what_clients_ask_for(rou
         known("alpha")
         assert states(router) == {"alpha": "loaded", "beta": "unloaded"}
         row = serve(proxy, model="alpha")
+        assert row["predicted"] == row["reused"] > 10
+        row = serve(proxy, model="first")  # the same model, and the same slots
         assert row["predicted"] == row["reused"] > 10
         assert serve(proxy, model="nope")["status"] == 400
         row = serve(proxy, model="beta")  # the same prompt, but nothing of it is in this model's slots
