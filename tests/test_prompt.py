@@ -345,3 +345,36 @@ def test_threads_share_one_reader() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_what_is_asked_only_once_can_be_asked_before() -> None:
+    toy = Toy()
+    prompts = reader(toy)
+    prompts.prepare(AUTH, LATER)
+    before = len(toy.asked)
+    assert read(prompts, Chat(), json.dumps({"messages": [{"content": "ab"}]}).encode()) == whole("<|a|>ab<b>")
+    assert [call for call, _ in toy.asked[before:]] == ["apply_template", "tokenize"]
+    tokens = prompts.read(Question("/x", Raw("<|a|>ab")), b"", AUTH, LATER)
+    prompts.user_starts(Question("/x", Chat()), tokens, AUTH, LATER)
+    assert [call for call, _ in toy.asked[before + 2 :]] == ["tokenize"]
+
+
+def test_of_texts_that_begin_alike_at_once_one_is_tokenised_whole() -> None:
+    toy = Toy()
+    prompts = reader(toy)
+    prompts.prepare(AUTH, LATER)
+    before, toy.late = len(toy.asked), 0.05
+    head = "<|a|>" + "long " * 1000 + "<b><|a|>"
+    found: dict[int, list[int]] = {}
+    threads = [
+        threading.Thread(target=lambda n=n: found.update({n: read(prompts, Raw(f"{head}{n}<b>"))})) for n in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+        threading.Event().wait(0.005)
+    for thread in threads:
+        thread.join()
+    assert found == {n: whole(f"{head}{n}<b>") for n in range(4)}
+    assert sum(len(what) >= 5000 for call, what in toy.asked[before:]) == 1
+    texts = ["a" * 5000, "b" * 5000]  # these have nothing in common
+    assert [read(prompts, Raw(text)) for text in texts] == [whole(text) for text in texts]

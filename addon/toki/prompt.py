@@ -10,11 +10,14 @@ here it is as many equal ids, made of its name and beyond any vocabulary. How ma
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Event
+from threading import Lock
 from time import monotonic
 from typing import TypeVar
 
@@ -33,6 +36,7 @@ from toki.engine.tokens import Tokens
 from toki.engine.window import user_starts
 from toki.seams import Recent
 from toki.seams import Tokenizer
+from toki.seams import common_prefix
 from toki.seams import continued
 from toki.seams import last_seam
 from toki.seams import learn
@@ -48,6 +52,7 @@ _SAMPLE = [{"role": role, "content": "a"} for role in ("user", "assistant", "use
 
 COUNTS_CHATS = "/v1/chat/completions/input_tokens"
 BEYOND = 2**30  # token ids from here up stand for images
+LEAST_SHARED = 4096  # bytes of a text for which it pays to wait for another one that begins as it does
 MOST_SIZES = 4096  # images whose sizes are remembered
 
 T = TypeVar("T")
@@ -75,6 +80,8 @@ class PromptReader:
         self.counts = Counts()
         self._backend = backend
         self._recent = Recent()
+        self._asking = Lock()
+        self._whole: dict[bytes, Event] = {}  # texts that are being tokenised whole
         self._delimiter: tuple[int, ...] | None = None  # token ids before each user message; None: not asked yet
         self._sizes: dict[str, int] = {}  # the tokens of images, by name
         self._known: tuple[Props, Tokenizer | None] | None = None
@@ -146,18 +153,39 @@ class PromptReader:
         if used is not None and used.text == data:
             return used.tokens
         seam = None if used is None else last_seam(used, shared)
+        if seam is None and self._wait_for_kin(data, calls):
+            return self._seen(tokenizer, text, calls)
         if used is not None and seam is not None:
             tail = calls.tokenize(data[seam.start :].decode(), add_special=False)
             seen = continued(tokenizer, used, seam, data, tail)
             if seen is not None:
                 self._recent.put(seen, used)
                 return seen.tokens
-        ids = calls.tokenize(text, add_special=True)
-        seen = whole(tokenizer, data, ids)
-        if seen is None:
-            return Tokens.of(ids)
-        self._recent.put(seen)
-        return seen.tokens
+        with self._under_way(data):
+            ids = calls.tokenize(text, add_special=True)
+            seen = whole(tokenizer, data, ids)
+            if seen is None:
+                return Tokens.of(ids)
+            self._recent.put(seen)
+            return seen.tokens
+
+    def _wait_for_kin(self, data: bytes, calls: _Calls) -> bool:
+        """Wait where a text that is half of this one, or more, is being tokenised whole; whether there was one."""
+        for text, done in list(self._whole.items()):
+            if 2 * common_prefix(text, data) >= len(data) >= LEAST_SHARED:
+                done.wait(max(0.0, calls.deadline - monotonic()))
+                return True
+        return False
+
+    @contextlib.contextmanager
+    def _under_way(self, data: bytes) -> Iterator[None]:
+        """While a text is tokenised whole."""
+        done = self._whole[data] = Event()
+        try:
+            yield
+        finally:
+            self._whole.pop(data, None)
+            done.set()
 
     def user_starts(self, question: Question, tokens: Tokens, auth: Auth, deadline: float) -> tuple[int, ...]:
         """How many tokens lie before each user message of a chat, as far as its template shows where they start.
@@ -167,16 +195,26 @@ class PromptReader:
         """
         if not isinstance(question.prompt, Chat):
             return ()
-        if self._delimiter is None:
-            calls = self._calls(question.model, auth, deadline)
-            try:
-                delimiter = user_delimiter(calls.apply_template)
-                self._delimiter = tuple(calls.tokenize(delimiter, add_special=False).tolist()) if delimiter else ()
-            except ServerError as error:
-                if error.status is None:
-                    raise
-                self._delimiter = ()
-        return user_starts(tokens.ids, self._delimiter)
+        return user_starts(tokens.ids, self._delimited(self._calls(question.model, auth, deadline)))
+
+    def prepare(self, auth: Auth, deadline: float) -> None:
+        """Ask now what is asked only once, so that the first prompts need not."""
+        calls = self._calls("", auth, deadline)
+        self._learned(calls)
+        self._delimited(calls)
+
+    def _delimited(self, calls: _Calls) -> tuple[int, ...]:
+        """The tokens that stand before each user message of a chat; empty where the template does not tell."""
+        with self._asking:
+            if self._delimiter is None:
+                try:
+                    delimiter = user_delimiter(calls.apply_template)
+                    self._delimiter = tuple(calls.tokenize(delimiter, add_special=False).tolist()) if delimiter else ()
+                except ServerError as error:
+                    if error.status is None:
+                        raise
+                    self._delimiter = ()
+            return self._delimiter
 
     def _calls(self, model: str, auth: Auth, deadline: float) -> _Calls:
         return _Calls(self._backend, model, auth, deadline)
@@ -208,11 +246,12 @@ class PromptReader:
         return size if size > 0 else None
 
     def _learned(self, calls: _Calls) -> tuple[Props, Tokenizer | None]:
-        """What is known of the server: asked for once (by each of the threads that come first)."""
-        if self._known is None:
-            props = calls.props()
-            self._known = props, _tokenizer(props, calls)
-        return self._known
+        """What is known of the server: asked for once. Who comes meanwhile waits for it: it is the fastest way."""
+        with self._asking:
+            if self._known is None:
+                props = calls.props()
+                self._known = props, _tokenizer(props, calls)
+            return self._known
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 from collections.abc import Coroutine
 from collections.abc import Iterator
@@ -50,6 +51,7 @@ from toki.watch import Watch
 
 MOST_NAMES = 4096
 PATIENCE = 2.0  # seconds for a look-up
+PREPARING = 5.0  # seconds for look-ups before the first request
 MOST_MODELS = 64  # of a router that are kept apart
 
 P = ParamSpec("P")
@@ -200,7 +202,14 @@ class Upstream:
         """Let the engine know what happened, and do what it says; never raises."""
         if isinstance(event, Restarted):
             self.prompts = PromptReader(self.backend)  # the vocabulary may be another one
+            if not self._open:
+                self.background(self._prepare(self.prompts))
         self._handle(event)
+
+    async def _prepare(self, prompts: PromptReader) -> None:
+        """Read what the first prompt needs before it comes; what fails now is asked again with that one."""
+        with contextlib.suppress(ServerError, TimeoutError):
+            await self.submit(prompts.prepare, self.watch.auth, time.monotonic() + PREPARING)
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Run a blocking call in one of toki's threads."""

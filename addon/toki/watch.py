@@ -97,6 +97,11 @@ class Watch:
         return self._mute and not self._known
 
     @property
+    def auth(self) -> Auth:
+        """The credentials that looks are made with."""
+        return self._auth
+
+    @property
     def router(self) -> bool:
         """Whether the server has slots of their own for each of several models."""
         return self._router
