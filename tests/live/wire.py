@@ -303,6 +303,10 @@ class Mitmdump:
             raise
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
