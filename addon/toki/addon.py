@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from mitmproxy import ctx
@@ -22,6 +24,8 @@ from mitmproxy.net.http.url import hostport
 from mitmproxy.proxy.mode_specs import ReverseMode
 
 from toki import endpoints
+from toki import views
+from toki.commands import Commands
 from toki.complaints import Complaints
 from toki.defaults import Raised
 from toki.defaults import reverse_upstreams
@@ -29,6 +33,7 @@ from toki.endpoints.question import Endpoint
 from toki.engine.events import Mode
 from toki.eventlog import EventLog
 from toki.exchange import Exchange
+from toki.notes import Notes
 from toki.relay import WAITING
 from toki.relay import Relay
 from toki.server import Auth
@@ -64,6 +69,8 @@ class Toki:
         self._exchanges: dict[str, Exchange] = {}  # by flow id, from request to response or error
         self._raised: Raised | None = None
         self._relay: Relay | None = None
+        self._notes = Notes()
+        self.addons = [Commands(self._all_upstreams), self._notes]  # mitmproxy looks for more addons here
 
     # --- life ---
 
@@ -74,6 +81,7 @@ class Toki:
         except ValueError as error:
             logger.error(f"toki: {error}")  # an error logged at its start ends mitmproxy
         add_options(loader)
+        views.register()
         self._raised = Raised(ctx.options)
 
     def configure(self, updated: set[str]) -> None:
@@ -165,6 +173,8 @@ class Toki:
             upstream=self._upstream(target),
             client=flow.client_conn.id,
         )
+        exchange.on_explained = partial(self._notes.explained, flow)
+        self._notes.expect(flow)
         self._exchanges[flow.id] = exchange
         body = await exchange.hold()
         if body is not None:
@@ -239,6 +249,11 @@ class Toki:
             return None
         endpoint = endpoints.match(request.method, request.path)
         return None if endpoint is None else (target, endpoint)
+
+    def _all_upstreams(self) -> Iterator[Upstream]:
+        for upstream in self._upstreams.values():
+            yield upstream
+            yield from upstream.models
 
     def _serves(self, host: str, port: int) -> bool:
         return self._targets.serves(host, port)

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator
+from collections.abc import Callable
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from toki import splice
 from toki.answer import AnswerReader
 from toki.endpoints.completion import Completion
+from toki.endpoints.question import Chat
 from toki.endpoints.question import Endpoint
 from toki.endpoints.question import Ids
 from toki.endpoints.question import Question
@@ -37,6 +39,8 @@ from toki.engine.events import Read
 from toki.engine.events import Record
 from toki.engine.events import Replied
 from toki.engine.events import Wait
+from toki.inspect.explanation import Explanation
+from toki.inspect.inspector import Asked
 from toki.prompt import PromptReader
 from toki.prompt import UnreadablePrompt
 from toki.prompt import image_starts
@@ -57,6 +61,7 @@ MUTE = "the server tells nothing of its slots (no /props)"
 PATIENCE = 5.0  # seconds for look-ups that nobody waits for
 MOMENT = 0.05  # seconds that a request waits for others to be placed
 SAFETY = 2.0  # seconds that it waits for a steered one, whose slot it could take
+GRACE = 0.02  # seconds after its release at which a request is explained: it has left by then
 GLANCE = 0.01  # seconds after which a look tells what no headers told
 PRIMERS = Completion("/completion")  # where primers are sent
 PRIMER_TIMEOUT = 60.0  # seconds
@@ -111,6 +116,10 @@ class Exchange:
         self._resumed = asyncio.Event()  # what it waits for is over
         self._study: asyncio.Task[None] | None = None
         self._told = self._ask  # what the engine knew at its decision
+        self.unread = False  # it was given up before its prompt was read
+        self.on_explained: Callable[[Explanation], None] | None = None
+        self._asked: Asked | None = None  # what it is explained by, until that has begun or is too late
+        self._read_out = False  # nothing more will be known of its prompt
         self._foreseen = True  # False: what the engine predicts of it is for a server that may be gone
         self._own: list[Own] = []  # what toki sent for it
         self._loop = asyncio.get_running_loop()
@@ -274,6 +283,7 @@ class Exchange:
         now = self._released = time.monotonic()
         if self._told.tokens is None and self._study is not None and self._study.done():
             self._upstream.tell(Read(self.key, now, self._told))  # nothing more will be known
+        self._loop.call_later(GRACE, self._inspect)
         if self._left and self._study is not None:
             self._study.cancel()
 
@@ -303,8 +313,14 @@ class Exchange:
             raise
         finally:
             self._go.set()
-            if self._released is not None and self._ask is not self._told:
-                self._upstream.tell(Read(self.key, time.monotonic(), self._ask))
+            self._read_out = True
+            if self._released is not None:
+                if self._over is not None:
+                    self._inspect()
+                else:
+                    self._loop.call_later(GRACE, self._inspect)
+                if self._ask is not self._told:
+                    self._upstream.tell(Read(self.key, time.monotonic(), self._ask))
 
     async def _look_up(self) -> None:
         upstream = self._upstream
@@ -321,17 +337,19 @@ class Exchange:
             raise UnreadablePrompt(MUTE)
         if question.fixed or not upstream.holds:
             self._go.set()
+        self._asked = asked = _asked(body, question)
         if isinstance(question.prompt, Unreadable):
             raise UnreadablePrompt(question.prompt.why)
         if self._released is None and not self._go.is_set():
             upstream.background(self._look())
         self._prompts = upstream.prompts
         reading = upstream.submit(self._with_tokens, self._ask, question, self._prompts)
-        ask, counted = await asyncio.gather(reading, self._count(question))
+        (ask, text), counted = await asyncio.gather(reading, self._count(question))
         read = len(ask.tokens) if ask.tokens is not None else 0
         if counted is not None and not self._prompts.counts.compare(question, read, counted):
             raise UnreadablePrompt(f"{read:,} tokens were read where the server counts {counted:,}")
         self._ask = ask
+        self._asked = replace(asked, text=text, tokens=ask.tokens)
 
     async def _count(self, question: Question) -> int | None:
         """The server's own count of the prompt's tokens, where what was read needs that proof."""
@@ -348,18 +366,19 @@ class Exchange:
             counts.uncountable(question)
             return None
 
-    def _with_tokens(self, ask: Ask, question: Question, prompts: PromptReader) -> Ask:
-        """In a worker thread: the prompt's tokens and its embedding."""
+    def _with_tokens(self, ask: Ask, question: Question, prompts: PromptReader) -> tuple[Ask, str]:
+        """In a worker thread: the prompt's tokens and its embedding; and its text, "" where it is given in tokens."""
         deadline = time.monotonic() + PATIENCE
-        if not self._upstream.settings.embed_url or isinstance(question.prompt, Ids):
+        if isinstance(question.prompt, Ids):
+            text = ""
             tokens = prompts.read(question, self.content, self._auth, deadline)
-            starts = prompts.user_starts(question, tokens, self._auth, deadline)
-            ask = replace(ask, tokens=tokens, images=image_starts(tokens), user_starts=starts, unknown="")
-            return replace(ask, vector=self._upstream.embed(tokens))
-        text = prompts.text(question, self.content, self._auth, deadline)
-        tokens = prompts.tokens(question, text, self._auth, deadline)
+        else:
+            text = prompts.text(question, self.content, self._auth, deadline)
+            tokens = prompts.tokens(question, text, self._auth, deadline)
         starts = prompts.user_starts(question, tokens, self._auth, deadline)
         ask = replace(ask, tokens=tokens, images=image_starts(tokens), user_starts=starts, unknown="")
+        if not self._upstream.settings.embed_url or not text:
+            return replace(ask, vector=self._upstream.embed(tokens)), text
         if self._released is None:  # half of the time that is left: where it is not enough, steering is still possible
             allowed = budget(self._upstream.settings.deadline_ms, len(self.content))
             deadline = (time.monotonic() + self._arrived + allowed) / 2
@@ -369,8 +388,8 @@ class Exchange:
         except ServerError as error:
             trouble = f"the embedding server failed, prefixes are embedded instead: {error}"
             self._loop.call_soon_threadsafe(self._complain, f"embedding: {error}", trouble)
-            return replace(ask, vector=self._upstream.embed(tokens))
-        return replace(ask, vector=vector, semantic=True)
+            return replace(ask, vector=self._upstream.embed(tokens)), text
+        return replace(ask, vector=vector, semantic=True), text
 
     async def _look(self) -> None:
         """One look at the slots beside the look-ups; it counts for the decision if it is there in time."""
@@ -452,7 +471,8 @@ class Exchange:
         self.broke(sent=True, client_left=True)
 
     def row(self, record: Record) -> Row:
-        """The row of this request; call it once it is over."""
+        """The row of this request; call it once, when it is over."""
+        self._asked = None
         ask, measured = self._ask, record.measured
         released = self._released or time.monotonic()
         over = self._over or time.monotonic()
@@ -491,8 +511,21 @@ class Exchange:
             return Measured(finished=finished)
         return self._reader.measured(finished)
 
+    def explained(self, explanation: Explanation) -> None:
+        """What was found out about this request."""
+        if self.on_explained is not None:
+            self.on_explained(explanation)
+
+    def _inspect(self) -> None:
+        """Compare its prompt with earlier ones, once."""
+        if self._asked is not None and self._read_out:
+            self._upstream.inspector.begin(self.key, self._asked)
+            self._asked = None
+
     def _end(self, event: Answered | Gone, now: float, *, gone_in_prefill: bool = False) -> None:
         self._over = now
+        self.unread = gone_in_prefill
+        self._inspect()
         if self._counted:
             accepted = self._status is not None and self._status not in (401, 403)
             self._upstream.watch.ended(self._auth, accepted=accepted, gone_in_prefill=gone_in_prefill)
@@ -544,6 +577,14 @@ class Exchange:
 def _question(content: bytes, coding: str, endpoint: Endpoint) -> tuple[Mapping[str, Any], Question]:
     body = splice.parse(content, coding or None)
     return body, endpoint.read(body)
+
+
+def _asked(body: Mapping[str, Any], question: Question) -> Asked:
+    """What can be said of a prompt before it is rendered."""
+    prompt = question.prompt
+    if "messages" in body and question.endpoint.endswith("/chat/completions"):
+        return Asked(body)  # with its images
+    return Asked(prompt.body if isinstance(prompt, Chat) else None)
 
 
 def _ask(question: Question) -> Ask:

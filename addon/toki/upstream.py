@@ -29,6 +29,7 @@ from toki.engine.events import Arrived
 from toki.engine.events import Decision
 from toki.engine.events import Event
 from toki.engine.events import Gone
+from toki.engine.events import Holding
 from toki.engine.events import Look
 from toki.engine.events import Measured
 from toki.engine.events import Mode
@@ -41,6 +42,8 @@ from toki.engine.events import Resume
 from toki.engine.events import Send
 from toki.engine.events import Wait
 from toki.eventlog import EventLog
+from toki.inspect.explanation import Explanation
+from toki.inspect.inspector import Inspector
 from toki.prompt import PromptReader
 from toki.server import Auth
 from toki.server import LlamaServerBackend
@@ -64,12 +67,18 @@ UNDECIDED = Decision(Action.PASSED, None, None, None, None, None, f"no decision:
 
 
 class Recorded(Protocol):
-    """What the upstream needs of an exchange: its row, once the engine says what it knows of it, and to let it go on
-    where it waits."""
+    """What the upstream needs of an exchange: its row, once the engine says what it knows of it, to let it go on where
+    it waits, and to tell it how it is explained."""
+
+    @property
+    def unread(self) -> bool:
+        """Whether it was given up before its prompt was read."""
 
     def row(self, record: Record) -> Row: ...
 
     def resume(self, decision: Decision | None) -> None: ...
+
+    def explained(self, explanation: Explanation) -> None: ...
 
 
 class Upstream:
@@ -87,6 +96,7 @@ class Upstream:
         log: EventLog | None = None,
     ) -> None:
         self._url = url
+        self._model = model
         self.backend = backend
         self.settings = settings
         self.prompts = PromptReader(backend)
@@ -97,6 +107,7 @@ class Upstream:
         self._log = log
         self.embed = embed_prefix if log is None else log.embed
         self._engine = self._new_engine()
+        self.inspector = Inspector(self.submit, complaints.tell)
         self.turn = asyncio.Lock()  # held while a request waits for others to be placed and is decided
         self._stirred = asyncio.Event()
         self._sizes: list[int] = []  # bytes of the bodies that are being read, and decided behind that
@@ -166,6 +177,28 @@ class Upstream:
         """Whether a request that left now could do harm to one on its way."""
         return self._engine.must_wait
 
+    @property
+    def name(self) -> str:
+        """Its URL, and the model where it is one of a router's."""
+        return f"{self._url} {self._model}".rstrip()
+
+    @property
+    def state(self) -> str:
+        """How far the server is known, in plain words."""
+        belief = self._engine.belief
+        if belief is None or not self.watch.known:
+            return "not known yet"
+        return f"{belief.rules.n_slots} slots, {'trusted' if belief.trusted else 'still learning how it chooses'}"
+
+    @property
+    def models(self) -> tuple[Upstream, ...]:
+        """Those of a router's models."""
+        return tuple(self._models.values())
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """What its slots and its RAM cache are believed to hold now."""
+        return self._engine.holdings()
+
     async def change(self, patience: float) -> None:
         """Wait until the engine hears of something, for `patience` seconds at most. For one waiter at a time."""
         self._stirred.clear()
@@ -204,6 +237,7 @@ class Upstream:
             self.prompts = PromptReader(self.backend)  # the vocabulary may be another one
             if not self._open:
                 self.background(self._prepare(self.prompts))
+            self.inspector.restarted()
         self._handle(event)
 
     async def _prepare(self, prompts: PromptReader) -> None:
@@ -289,7 +323,12 @@ class Upstream:
             return
         row = exchange.row(record)
         self._put(row)
-        logger.info(describe(row))
+        self.inspector.conclude(row, record, exchange.unread, partial(self._explained, exchange))
+
+    def _explained(self, exchange: Recorded, explanation: Explanation) -> None:
+        found = f"; {explanation.verdict}" if explanation.findings else ""
+        logger.info(describe(explanation.row) + found)
+        exchange.explained(explanation)
 
 
 def describe(row: Row) -> str:

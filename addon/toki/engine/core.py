@@ -26,10 +26,12 @@ from toki.engine.events import Answered
 from toki.engine.events import Arrived
 from toki.engine.events import Ask
 from toki.engine.events import Began
+from toki.engine.events import Believed
 from toki.engine.events import Command
 from toki.engine.events import Decision
 from toki.engine.events import Event
 from toki.engine.events import Gone
+from toki.engine.events import Holding
 from toki.engine.events import Kind
 from toki.engine.events import Look
 from toki.engine.events import Looked
@@ -105,6 +107,8 @@ class Flight:
     quick: bool = False  # whether its prefill is over before it would be cancelled
     lingers: float = 0.0  # seconds for which the server may still work on it
     ended: float | None = None  # when its last byte was seen
+    holdings: tuple[Holding, ...] = ()  # what the server was believed to hold when it was decided
+    slot: int | None = None  # where it was launched, as believed
     thread: int = 0  # the conversation that it continues, and the name that this is recorded under
     conversation: int = 0
 
@@ -609,6 +613,7 @@ class Engine:
         belief = self.belief
         if belief is None or flight.launched:
             return None, None
+        flight.holdings = self.holdings(flight.prompt)
         spans: list[Span | None] = []
         for shadow in (belief.base, belief.alone):
             after = shadow.copy()
@@ -766,6 +771,23 @@ class Engine:
             commands.append(Send(flight.key, flight.decision))
         return commands
 
+    def holdings(self, prompt: Held | None = None) -> tuple[Holding, ...]:
+        """What slots and RAM entries are believed to hold, and how much of that `prompt` starts with."""
+        belief = self.belief
+        if belief is None:
+            return ()
+        slots = [(number, slot.held, not slot.idle) for number, slot in enumerate(belief.base.slots)]
+        held = [(number, one, busy) for number, one, busy in slots if one is not None]
+        places = [*held, *((None, one, False) for one in belief.base.ram)]
+        shares = [0] * len(places)
+        if prompt is not None:
+            shares = self._contents.likely([one for _, one, _ in places], [prompt])[0].tolist()
+        names = {one.held.place: one.name for one in self._conversations.recent.values()}
+        return tuple(
+            Holding(number, one.length, shared, busy, names.get(one.place))
+            for (number, one, busy), shared in zip(places, shares, strict=True)
+        )
+
     # --- keeping up -------------------------------------------------------------------------------
 
     def _know(self, flight: Flight) -> None:
@@ -830,6 +852,8 @@ class Engine:
         for belief in self._beliefs:
             unsteered = self._wish(flight, steered=False) if flight.key >= 0 else None
             belief.timeline.take(Launched(flight.key, self._wish(flight), unsteered))
+        if self.belief is not None:
+            flight.slot = self.belief.base.running(flight.key)
 
     def _launch_unknown(self, flight: Flight) -> None:
         """A request of unknown tokens runs. Where its slot is known only that one is lost, and for all but /infill what
@@ -998,7 +1022,15 @@ class Engine:
             action=decision.action,
             reason=decision.reason,
             measured=measured,
+            believed=self._believed(flight),
         )
+
+    def _believed(self, flight: Flight) -> Believed | None:
+        belief = self.belief
+        if belief is None or flight.prompt is None:
+            return None
+        speed = self._prices.evaluate if self._prices.measured else None
+        return Believed(belief.rules, flight.holdings, flight.slot, flight.decision.options, speed)
 
     def _collect(self) -> None:
         """Forget token lists that nothing refers to any more, so that memory stays bounded."""

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toki.engine.rules import Known
+from toki.engine.rules import Rules
 from toki.engine.tokens import Tokens
 
 
@@ -145,6 +146,32 @@ class Decision:
     similarity: float | None
     reason: str
     options: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a slot, or where `slot` is None an entry of the RAM cache, is believed to hold: `length` tokens, of which a
+    prompt most likely starts with `shared`, the latest of the conversation `conversation` (None: of none known)."""
+
+    slot: int | None
+    length: int
+    shared: int
+    busy: bool = False
+    conversation: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Believed:
+    """What the leading hypothesis said of a server when a request was decided, for those who want to know why.
+
+    `slot`: where the request ran; `ms_per_token`: what evaluating a prompt token costs there, None until measured.
+    """
+
+    rules: Rules
+    holdings: tuple[Holding, ...]
+    slot: int | None
+    options: tuple[Option, ...]
+    ms_per_token: float | None
 
 
 # --- events -------------------------------------------------------------------------------------
@@ -320,6 +347,7 @@ class Record:
     action: Action
     reason: str
     measured: Measured
+    believed: Believed | None = None  # None: the server was not known, or the tokens were not
 
 
 Command = Send | Prime | Wait | Resume | Look | Record

@@ -1,1 +1,3 @@
-"""What a person looks at: a server's health, recorded traffic, and what other flags would do to it."""
+"""What a person looks at: a server's health, recorded traffic, what other flags would do to it, and for each request
+why its prompt was processed again. Texts of prompts live in memory only.
+"""

@@ -1,0 +1,125 @@
+"""All that is known of one request once it has ended: its row, what was decided, and what was found.
+
+`as_data` is plain data for mitmproxy's flow metadata, from which `views.py` renders; a saved flow keeps it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from dataclasses import dataclass
+from typing import Any
+
+from toki.engine.events import Believed
+from toki.engine.events import Outcome
+from toki.inspect.comparison import Comparison
+from toki.inspect.finding import Finding
+from toki.inspect.finding import what
+from toki.store import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One request explained. `compared` None: its prompt was never read. `findings`: the costliest first."""
+
+    row: Row
+    believed: Believed | None
+    compared: Comparison | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def verdict(self) -> str:
+        """One line without a word of the prompt: what was read again and why, or how much was reused."""
+        if self.findings:
+            return self.findings[0].verdict
+        row = self.row
+        if row.reused is None or row.evaluated is None:
+            return "how much was reused is not known: the answer tells no figures"
+        total = row.reused + row.evaluated
+        if not row.reused:
+            return f"all {total:,} tokens are new: nothing that the server has begins so"
+        return f"{row.reused:,} of {total:,} tokens reused, {row.evaluated:,} new"
+
+    @property
+    def comment(self) -> str:
+        """The verdict, and the word that differs: not for logs, it is the prompt's."""
+        diff = self.findings[0].diff if self.findings else None
+        was, now = diff.words if diff is not None else ("", "")
+        return f"{self.verdict} [{was!r} is now {now!r}]" if was and now else self.verdict
+
+    @property
+    def mark(self) -> str:
+        """How mitmproxy marks the flow: tokens were read again, none were reused, or "" where all is well."""
+        if self.findings:
+            return ":recycle:"
+        return ":new:" if self.row.outcome is Outcome.MISS else ""
+
+    def as_data(self) -> dict[str, Any]:
+        """Flat values for filters, and under "toki" what a view shows."""
+        row, first = self.row, self.findings[0] if self.findings else None
+        flat = {
+            "toki_verdict": self.verdict,
+            "toki_outcome": str(row.outcome),
+            "toki_action": str(row.action),
+            "toki_prompt_tokens": row.prompt_tokens,
+            "toki_reused": row.reused,
+            "toki_evaluated": row.evaluated,
+            "toki_slot": row.slot if row.slot is not None else self.believed.slot if self.believed else None,
+            "toki_cause": str(first.cause) if first else "",
+            "toki_block": str(first.block) if first and first.block else "",
+            "toki_again": first.tokens if first else 0,
+            "toki_recurring": bool(first and first.recurring),
+            "toki_remedy": str(first.remedy) if first else "",
+        }
+        return {**flat, "toki": self._details()}
+
+    def _details(self) -> dict[str, Any]:
+        row, believed, compared = self.row, self.believed, self.compared
+        return {
+            "reason": row.reason,
+            "conversation": row.conversation,
+            "predicted": row.predicted,
+            "alone": row.alone,
+            "reply_tokens": row.reply_tokens,
+            "first_byte_ms": row.first_byte_ms,
+            "added_ms": row.added_ms,
+            "total_ms": row.total_ms,
+            "slots": believed.rules.n_slots if believed else None,
+            "ms_per_token": believed.ms_per_token if believed else None,
+            "holdings": [asdict(one) for one in believed.holdings] if believed else [],
+            "options": [
+                {
+                    "action": str(one.action),
+                    "slot": one.slot,
+                    "reuse": one.reuse.likely,
+                    "now_ms": one.now,
+                    "later_ms": one.later,
+                }
+                for one in (believed.options if believed else ())
+            ],
+            "against": compared.against.key if compared and compared.against else None,
+            "shared": compared.shared if compared else None,
+            "findings": [finding_data(one) for one in self.findings],
+        }
+
+
+def finding_data(finding: Finding, *, texts: bool = True) -> dict[str, Any]:
+    """A finding as plain data; `texts`: with the text around the difference."""
+    diff = finding.diff
+    found = {
+        "cause": str(finding.cause),
+        "what": what(finding.cause, finding.block),
+        "block": str(finding.block) if finding.block else "",
+        "tokens": finding.tokens,
+        "seconds": finding.seconds,
+        "times": finding.times,
+        "remedy": str(finding.remedy),
+        "hint": finding.hint,
+        "detail": finding.detail,
+        "against": finding.against,
+        "verdict": finding.verdict,
+    }
+    if diff is not None:
+        found |= {"token": diff.token, "was_id": diff.was_id, "now_id": diff.now_id}
+        if texts:
+            found |= {"before": diff.before, "was": diff.was, "now": diff.now}
+    return found

@@ -1,0 +1,68 @@
+"""Why a server processed again what it had: judged from what its slots and its RAM cache held, as toki believes.
+
+Line by line the rules of llama-server (see engine/shadow.py), read backwards: from what was not reused to what must
+have happened to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from toki.engine.events import Believed
+from toki.inspect.comparison import SLACK
+from toki.inspect.finding import Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What became of an earlier request. `slot`: where it ran, as far as known; `run`: which life of the server."""
+
+    key: int
+    conversation: int
+    slot: int | None = None
+    unread: bool = False  # it was given up before its prompt was read
+    reply_tokens: int | None = None
+    run: int = 0
+
+
+def why_lost(
+    expected: int,
+    reused: int,
+    owner: Past,
+    now: Past,
+    believed: Believed | None,
+    past: Mapping[int, Past],
+    branched: bool,
+) -> tuple[Cause, str]:
+    """The cause, and numbers to it. `expected` tokens were once processed, for the request `owner`, and only `reused`
+    were found again by the request `now`. `past`: the requests until then, in their order. `branched`: the answer to
+    `owner` came back other than it was generated."""
+    if owner.run != now.run:
+        return Cause.RESTARTED, ""
+    if owner.unread:
+        return Cause.ABORTED, ""
+    if believed is None:
+        return Cause.UNEXPLAINED, ""
+    holders = [one for one in believed.holdings if one.shared >= expected - SLACK]
+    slots = [one for one in holders if one.slot is not None]
+    here = next((one for one in slots if not one.busy and now.slot in (None, one.slot)), None)
+    if here is not None:
+        if branched or here.shared < here.length - SLACK:
+            return Cause.CANNOT_ROLL_BACK, f"it branches at token {expected:,}, and was read anew from {reused:,} on"
+        return Cause.UNEXPLAINED, ""
+    if any(one.busy for one in slots):
+        return Cause.SLOT_BUSY, ""
+    if slots:
+        return Cause.SLOT_NOT_CHOSEN, f"slot {slots[0].slot} holds {slots[0].shared:,} tokens of it"
+    if holders:
+        return Cause.RAM_NOT_CONSULTED, f"an entry holds {holders[0].shared:,} tokens of it"
+    others = [one for one in past.values() if one.key > owner.key and one.key != now.key and one.run == now.run]
+    single = believed.rules.n_slots == 1
+    if any(single or (one.slot is not None and one.slot == owner.slot) for one in others):
+        return Cause.SLOT_TAKEN, ""
+    if believed.rules.clears and others:
+        return Cause.IDLE_CLEARED, ""
+    if others and (owner.slot is None or any(one.slot is None for one in others)):
+        return Cause.SLOT_TAKEN, ""
+    return Cause.UNEXPLAINED, ""
