@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import socket
 import sys
+import time
 from collections.abc import Callable
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 from toki import __version__
+from toki.gguf import read_header
+from toki.inspect import advise as advice_on
 from toki.inspect import doctor as diagnosis
 from toki.inspect.examine import KEY_VARIABLE
 from toki.inspect.examine import examine
+from toki.inspect.records import Unreadable
+from toki.inspect.records import requests
 from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.server import ServerError
@@ -25,6 +32,7 @@ from toki.settings import URL_FORM
 from toki.settings import default_db
 from toki.settings import server_url
 
+MOMENT_FORM = "30m, 12h, 7d or 2026-01-31T12:00"
 SCRIPT = "toki_addon.py"
 GREETING_S = 2.0  # how long `toki run` waits for the server to say what it is
 
@@ -87,7 +95,51 @@ def _parser() -> argparse.ArgumentParser:
     doctor_parser.add_argument("--model", default="", metavar="NAME", help="behind a router, the model to look at")
     _add_db(doctor_parser)
     doctor_parser.set_defaults(command=doctor)
+
+    advise_parser = commands.add_parser(
+        "advise",
+        help="predict what recorded traffic costs with other flags",
+        description="Replay recorded traffic on toki's model of llama-server, with 1 to 32 slots and 0 to 64 GiB of "
+        "RAM cache, and print the prompt tokens that each would evaluate.",
+        epilog="Exit status: 0 nothing is much better than what was recorded, 1 something is, 2 could not run.",
+    )
+    _add_db(advise_parser)
+    _add_since(advise_parser)
+    advise_parser.add_argument(
+        "--latest", type=_positive, default=1000, metavar="N", help="that many requests at most (default: %(default)s)"
+    )
+    advise_parser.add_argument(
+        "--model", type=Path, metavar="GGUF", help="the model file, for what a token costs (default: 128 KiB)"
+    )
+    advise_parser.add_argument(
+        "--ctx", type=_positive, metavar="N", help="context of all slots together, in tokens (default: always enough)"
+    )
+    advise_parser.add_argument("--json", action="store_true", help="print JSON")
+    advise_parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it too (needs matplotlib)")
+    advise_parser.set_defaults(command=advise)
     return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value}: must be at least 1")
+    return value
+
+
+def _add_since(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--since", type=_moment, default=0.0, metavar="WHEN", help=f"{MOMENT_FORM}; default: all")
+
+
+def _moment(text: str) -> float:
+    """Seconds of unix time."""
+    match = re.fullmatch(r"([0-9]+)([smhd])", text)
+    if match:
+        return time.time() - int(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form {MOMENT_FORM}") from None
 
 
 def _add_db(parser: argparse.ArgumentParser) -> None:
@@ -145,6 +197,27 @@ def doctor(known: argparse.Namespace, _: Sequence[str]) -> int:
     if facts.trouble:
         return 2
     return 0 if found.verdict is diagnosis.Verdict.GOOD else 1
+
+
+def advise(known: argparse.Namespace, _: Sequence[str]) -> int:
+    """`toki advise`: what the recorded traffic would cost with other flags."""
+    try:
+        header = read_header(known.model) if known.model else None
+    except (OSError, ValueError) as error:
+        raise CannotRun(f"--model {known.model}: {error}") from error
+    try:
+        advice = advice_on.advise(requests(_database(known), known.since, known.latest), header, known.ctx)
+    except (Unreadable, ValueError) as error:
+        raise CannotRun(str(error)) from error
+    print(advice_on.as_json(advice) if known.json else advice_on.text(advice))
+    if known.plot is not None:
+        try:
+            advice_on.plot(advice, known.plot)
+        except ImportError:
+            print("toki: no plot without matplotlib: pip install matplotlib", file=sys.stderr)
+        except (OSError, ValueError) as error:
+            raise CannotRun(f"--plot {known.plot}: {error}") from error
+    return 1 if advice.worthwhile else 0
 
 
 def _ask(cost: str) -> bool:
