@@ -61,8 +61,8 @@ def chats(seed: int, count: int, conversations: int = 5) -> list[Request]:
         speaker = draw.randrange(conversations)
         before = latest.get(speaker)
         if before is not None and before.prompt_tokens and draw.random() < 0.9:
-            parent, shared = before.id, before.prompt_tokens + 19
-            conversation = before.conversation
+            parent: int | None = before.id
+            shared, conversation = before.prompt_tokens + 19, before.conversation
         else:
             parent, shared, conversation = (1, 300, key) if found else (None, 0, key)
         length = max(shared, 300) + draw.randrange(50, 400)

@@ -47,7 +47,8 @@ def test_common_prefixes_are_those_of_the_rows() -> None:
 def test_a_replay_is_what_the_shadow_says_of_the_tokens_themselves() -> None:
     contents = Contents()
     shadow = Shadow(Rules(n_slots=2, unified=False, ram=4000), contents)
-    rows, lists, evaluated = chats(2, 80), {}, 0
+    rows, evaluated = chats(2, 80), 0
+    lists: dict[int, list[int]] = {}
     for each in rows:
         assert each.prompt_tokens
         own = range(1_000_000 * each.id, 1_000_000 * each.id + each.prompt_tokens + 20 - each.shared)
