@@ -49,6 +49,7 @@ from toki.exchange import budget
 from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.settings import Settings
+from toki.store import Found
 from toki.store import Row
 from toki.upstream import MOST_MODELS
 from toki.upstream import Upstream
@@ -125,10 +126,12 @@ class Bench:
     def open(self, **changes: Any) -> Upstream:
         settings = replace(SETTINGS, **changes)
         backend = LlamaServerBackend(self.script.url, settings.embed_url)
-        self.upstreams.append(
-            Upstream(self.script.url, backend, settings, self.rows.append, self.executor, self.complaints)
-        )
+        self.upstreams.append(Upstream(self.script.url, backend, settings, self._put, self.executor, self.complaints))
         return self.upstreams[-1]
+
+    def _put(self, entry: Row | Found) -> None:
+        if isinstance(entry, Row):
+            self.rows.append(entry)
 
     async def known(self, **changes: Any) -> Upstream:
         """An upstream whose server is known, with nothing in flight."""

@@ -32,8 +32,10 @@ from hypothesis import strategies as st
 from toki import store as module
 from toki.engine.events import Action
 from toki.engine.events import Outcome
+from toki.store import FOUND_COLUMNS
 from toki.store import MIGRATIONS
 from toki.store import OWN_COLUMNS
+from toki.store import Found
 from toki.store import Own
 from toki.store import Refused
 from toki.store import Row
@@ -441,7 +443,7 @@ def test_migrations_run_once_and_keep_the_rows(path: Path, monkeypatch: pytest.M
         store.put(row(1))
     assert [(found["id"], found["note"]) for found in read(path)] == [(1, None), (2, None)]
     names = [found["name"] for found in read(path, "SELECT name FROM toki_migrations ORDER BY name")]
-    assert names == ["m001_requests", "m002_own_requests", "m999_note"]
+    assert names == ["m001_requests", "m002_own_requests", "m003_findings", "m999_note"]
 
 
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -732,6 +734,25 @@ def test_own_requests_belong_to_their_row_and_go_with_it(path: Path) -> None:
     with storing(path, keep_days=7):
         until(lambda: count(path) == 2)
     assert {one["request"] for one in read(path, "SELECT request FROM own_requests")} == {2}
+
+
+def test_findings_belong_to_their_row_and_go_with_it(path: Path) -> None:
+    now = time.time()
+    why = Found(1, "clock", "system", 900, 1.5, 3, "rewrite", "900 tokens read again: a clock in system")
+    with storing(path, keep_days=10) as store:
+        store.put(row(1, at=now - 8 * 86_400))
+        store.put(row(2))
+        store.put(why)
+        store.put(replace(why, key=2, seconds=None))
+        store.put(replace(why, key=3))  # of this request there is no row
+    found = read(path, "SELECT * FROM findings ORDER BY id")
+    assert [(one["request"], *(one[name] for name in FOUND_COLUMNS)) for one in found] == [
+        (1, "clock", "system", 900, 1.5, 3, "rewrite", "900 tokens read again: a clock in system"),
+        (2, "clock", "system", 900, None, 3, "rewrite", "900 tokens read again: a clock in system"),
+    ]
+    with storing(path, keep_days=7):
+        until(lambda: count(path) == 1)
+    assert [one["request"] for one in read(path, "SELECT request FROM findings")] == [2]
 
 
 def test_old_rows_are_deleted_at_start_and_ids_never_come_back(path: Path) -> None:

@@ -87,12 +87,29 @@ class Row:
     own: tuple[Own, ...] = ()  # what toki itself sent for it, in rows of another table
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Why tokens of the request `key` were processed again: one cause, in words that hold none of the prompt."""
+
+    key: int
+    cause: str
+    place: str  # in the prompt; "" where the cause lies elsewhere
+    tokens: int
+    seconds: float | None  # None: the server's speed was not known yet
+    times: int  # requests until then that showed this cause
+    remedy: str  # what kind of thing would help
+    verdict: str
+
+
 # The table's columns behind `id`, in its order. Row has the same, with keys in place of ids.
 COLUMNS = tuple(field.name for field in fields(Row) if field.name not in ("key", "own"))
 _values = attrgetter(*COLUMNS)
 _INSERT = f"INSERT INTO requests (id, {', '.join(COLUMNS)}) VALUES ({', '.join('?' * (1 + len(COLUMNS)))})"
 OWN_COLUMNS = tuple(field.name for field in fields(Own))
 _own_values = attrgetter(*OWN_COLUMNS)
+FOUND_COLUMNS = tuple(field.name for field in fields(Found) if field.name != "key")
+_found_values = attrgetter(*FOUND_COLUMNS)
+_INSERT_FOUND = f"INSERT INTO findings (request, {', '.join(FOUND_COLUMNS)}) VALUES (?{', ?' * len(FOUND_COLUMNS)})"
 _INSERT_OWN = f"INSERT INTO own_requests (request, {', '.join(OWN_COLUMNS)}) VALUES (?{', ?' * len(OWN_COLUMNS)})"
 
 
@@ -171,8 +188,24 @@ def m002_own_requests(db: sqlite3.Connection) -> None:
     db.execute("CREATE INDEX own_requests_request ON own_requests (request)")
 
 
+def m003_findings(db: sqlite3.Connection) -> None:
+    db.execute("""
+        CREATE TABLE findings (
+            id INTEGER PRIMARY KEY,
+            request INTEGER NOT NULL,
+            cause TEXT NOT NULL,
+            place TEXT NOT NULL,
+            tokens INTEGER NOT NULL,
+            seconds REAL,
+            times INTEGER NOT NULL,
+            remedy TEXT NOT NULL,
+            verdict TEXT NOT NULL
+        )""")
+    db.execute("CREATE INDEX findings_request ON findings (request)")
+
+
 # Applied in this order, each once, and named in the table toki_migrations. Append; never change one that was released.
-MIGRATIONS = (m001_requests, m002_own_requests)
+MIGRATIONS = (m001_requests, m002_own_requests, m003_findings)
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -235,8 +268,11 @@ class Database:
         self._rows: dict[int, int] = {}  # key → row id, least recently used first
         self._conversations: dict[int, int] = {}  # key of the conversation → id of its first row that is known here
 
-    def write(self, rows: Sequence[Row]) -> list[Exception]:
-        """Write `rows` in one transaction, all or none, but for those that no database could take: their errors."""
+    def write(self, rows: Sequence[Row | Found]) -> list[Exception]:
+        """Write `rows` in one transaction, all or none, but for those that no database could take: their errors.
+
+        What was found of a request whose row is not known any more is dropped.
+        """
         errors: list[Exception] = []
         db = self._connection()
         known: dict[int, int] = {}
@@ -246,6 +282,11 @@ class Database:
             (last,) = db.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'requests'").fetchone()
             row_id = (last or 0) + 1
             for row in rows:
+                if isinstance(row, Found):
+                    request = known.get(row.key, self._rows.get(row.key))
+                    if request is not None:
+                        db.execute(_INSERT_FOUND, (request, *_found_values(row)))
+                    continue
                 parent = None if row.parent is None else known.get(row.parent, self._rows.get(row.parent))
                 first = conversations.get(row.conversation, self._conversations.get(row.conversation, row_id))
                 try:
@@ -272,7 +313,8 @@ class Database:
         old = "SELECT id FROM requests WHERE at < ? ORDER BY at LIMIT ?"
         with db:
             db.execute("BEGIN IMMEDIATE")
-            db.execute(f"DELETE FROM own_requests WHERE request IN ({old})", (at, limit))
+            for table in ("own_requests", "findings"):
+                db.execute(f"DELETE FROM {table} WHERE request IN ({old})", (at, limit))
             return db.execute(f"DELETE FROM requests WHERE id IN ({old})", (at, limit)).rowcount
 
     def close(self) -> None:
@@ -303,7 +345,7 @@ class Store:
         self._path = path
         self._database = Database(path)
         self._keep_s = keep_days * DAY_S
-        self._rows: deque[Row] = deque()
+        self._rows: deque[Row | Found] = deque()
         self._wake = threading.Condition()  # guards _rows, _closing and lost; never held while the disk is waited for
         self._closing = False
         self.lost = 0
@@ -313,9 +355,10 @@ class Store:
         self._thread = threading.Thread(target=self._run, name="toki-store", daemon=True)
         self._thread.start()
 
-    def put(self, row: Row) -> None:
+    def put(self, row: Row | Found) -> None:
         """Queue `row`. Never waits for the disk; where the queue is full the oldest row is dropped and counted."""
-        row = _storable(row)
+        if isinstance(row, Row):
+            row = _storable(row)
         with self._wake:
             if self._closing:
                 self._lose(1)
@@ -361,7 +404,7 @@ class Store:
         self._database.close()
         self._tell_end()
 
-    def _take(self, failed: bool, clean_at: float) -> tuple[list[Row], bool]:
+    def _take(self, failed: bool, clean_at: float) -> tuple[list[Row | Found], bool]:
         """The next batch, as soon as there is work (or time for another try); and whether the store is closing."""
         with self._wake:
             if failed:
@@ -370,7 +413,7 @@ class Store:
                 self._wake.wait_for(lambda: self._closing or self._rows, clean_at - time.monotonic())
             return [self._rows.popleft() for _ in range(min(BATCH, len(self._rows)))], self._closing
 
-    def _put_back(self, rows: list[Row]) -> None:
+    def _put_back(self, rows: list[Row | Found]) -> None:
         with self._wake:
             room = KEPT_ROWS - len(self._rows)
             kept = rows[max(0, len(rows) - room) :]

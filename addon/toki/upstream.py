@@ -49,6 +49,7 @@ from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.server import ServerError
 from toki.settings import Settings
+from toki.store import Found
 from toki.store import Row
 from toki.watch import Watch
 
@@ -89,7 +90,7 @@ class Upstream:
         url: str,
         backend: LlamaServerBackend,
         settings: Settings,
-        put: Callable[[Row], None],
+        put: Callable[[Row | Found], None],
         executor: Executor,
         complaints: Complaints,
         model: str = "",
@@ -328,6 +329,20 @@ class Upstream:
     def _explained(self, exchange: Recorded, explanation: Explanation) -> None:
         found = f"; {explanation.verdict}" if explanation.findings else ""
         logger.info(describe(explanation.row) + found)
+        for one in explanation.findings:
+            place = str(one.block) if one.block is not None else ""
+            self._put(
+                Found(
+                    explanation.row.key,
+                    one.cause,
+                    place,
+                    one.tokens,
+                    one.seconds,
+                    one.times,
+                    one.remedy,
+                    one.verdict,
+                )
+            )
         exchange.explained(explanation)
 
 
