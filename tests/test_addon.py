@@ -73,7 +73,7 @@ class Bench:
         await self.addon.request(flow)
         return flow
 
-    def answer(self, flow: HTTPFlow, content: bytes = ANSWER, kind: str = "application/json") -> list[bytes]:
+    async def answer(self, flow: HTTPFlow, content: bytes = ANSWER, kind: str = "application/json") -> list[bytes]:
         """Let the server answer; what reaches the client."""
         flow.response = Response.make(200, headers={"content-type": kind})
         flow.response.data.content = None
@@ -81,7 +81,7 @@ class Bench:
         tap = flow.response.stream
         assert isinstance(tap, Tap)
         passed = [*(tap(content[n : n + 9]) for n in range(0, len(content), 9)), *tap(b"")]
-        self.addon.response(flow)
+        await self.addon.response(flow)
         return passed
 
     def rows(self) -> list[Any]:
@@ -113,7 +113,7 @@ async def test_a_prompt_is_released_tapped_and_recorded(bench: Bench) -> None:
     flow = await bench.begin(bench.flow())
     assert flow.request.stream is False
     assert flow.request.raw_content == BODY
-    assert b"".join(bench.answer(flow)) == ANSWER
+    assert b"".join(await bench.answer(flow)) == ANSWER
     assert flow.response is not None
     assert flow.response.raw_content == ANSWER  # for mitmproxy's views
     await until(bench.rows)
@@ -125,7 +125,7 @@ async def test_a_body_that_was_streamed_already_is_recorded(bench: Bench) -> Non
     flow.request.data.content = None
     await bench.begin(flow)
     assert flow.request.raw_content is None
-    bench.answer(flow)
+    await bench.answer(flow)
     await until(bench.rows)
     assert bench.rows() == [("/completion", 200, 16, "miss")]
 
@@ -160,7 +160,7 @@ async def test_other_flows_stream_by(bench: Bench, url: str, method: str) -> Non
     assert tap(BODY) == BODY
     await bench.addon.request(flow)
     assert flow.request.raw_content == BODY
-    assert bench.answer(flow, b"other") == [b"other"]
+    assert await bench.answer(flow, b"other") == [b"other"]
     assert flow.response is not None
     assert flow.response.raw_content == b"other"
     assert {path for path, _ in bench.script.calls} <= {"/props", "/slots"}  # the introduction alone
@@ -178,7 +178,7 @@ async def test_what_slots_hold_is_forgotten_once_a_client_changed_it(
     watch = next(iter(bench.addon._upstreams.values())).watch
     await until(lambda: watch.known)
     flow = await bench.begin(bench.flow(url, method))
-    bench.answer(flow, b"{}")
+    await bench.answer(flow, b"{}")
     assert watch.known is not asked_anew
 
 
@@ -192,7 +192,7 @@ async def test_replayed_flows_and_those_of_other_addons_are_left_alone(bench: Be
         assert flow.request.stream is False
     replayed.response = Response.make(200, b"x")
     bench.addon.responseheaders(replayed)
-    bench.addon.response(replayed)
+    await bench.addon.response(replayed)
     assert replayed.response.stream is False
     assert {path for path, _ in bench.script.calls} <= {"/props", "/slots"}  # the introduction alone
 
@@ -202,7 +202,7 @@ async def test_an_answer_by_another_addon_is_recorded_as_never_sent(bench: Bench
     flow.response = Response.make(418, b"teapot")
     bench.addon.responseheaders(flow)
     assert flow.response.stream is False
-    bench.addon.response(flow)
+    await bench.addon.response(flow)
     await until(bench.rows)
     assert bench.rows() == [("/completion", None, None, "unknown")]
 
@@ -245,7 +245,7 @@ async def test_rows_in_flight_are_written_at_the_end(script: Scripted, tmp_path:
     bench.addon.done()
     assert bench.context.options.connection_strategy == "eager"
     assert bench.rows() == [("/completion", None, None, "unknown")]
-    assert bench.answer(flow) == [ANSWER[n : n + 9] for n in range(0, len(ANSWER), 9)]
+    assert await bench.answer(flow) == [ANSWER[n : n + 9] for n in range(0, len(ANSWER), 9)]
 
 
 @pytest.mark.parametrize(
@@ -266,15 +266,15 @@ async def test_options_can_change_while_it_runs(bench: Bench, tmp_path: Path) ->
     flow = await bench.begin(bench.flow())
     bench.context.configure(bench.addon, toki_mode="off")
     bench.context.configure(bench.addon, ssl_insecure=True)
-    bench.answer(flow)
+    await bench.answer(flow)
     await until(lambda: len(bench.rows()) == 1)
-    bench.answer(await bench.begin(bench.flow()))
+    await bench.answer(await bench.begin(bench.flow()))
     await until(lambda: len(bench.rows()) == 2)
     with closing(sqlite3.connect(bench.db)) as db:
         assert db.execute("SELECT reason FROM requests WHERE id = 2").fetchall() == [("toki_mode is off",)]
     bench.db = tmp_path / "other.db"
     bench.context.configure(bench.addon, toki_db=str(bench.db))
-    bench.answer(await bench.begin(bench.flow()))
+    await bench.answer(await bench.begin(bench.flow()))
     await until(lambda: len(bench.rows()) == 1)
 
 

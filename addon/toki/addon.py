@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Iterable
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,8 +19,11 @@ from mitmproxy.addonmanager import Loader
 from mitmproxy.connection import Client
 from mitmproxy.connection import Server
 from mitmproxy.exceptions import OptionsError
+from mitmproxy.http import Headers
 from mitmproxy.http import HTTPFlow
 from mitmproxy.http import Message
+from mitmproxy.http import Request
+from mitmproxy.http import Response
 from mitmproxy.net.http.url import hostport
 from mitmproxy.proxy.mode_specs import ReverseMode
 
@@ -205,6 +209,9 @@ class Toki:
         if flow.is_replay or flow.response.raw_content is not None:  # made by another addon, not by the server
             return
         exchange = self._exchanges.get(flow.id)
+        if exchange is not None and exchange.steered and flow.response.status_code >= 400:
+            exchange.refused = True  # it comes whole, so that `response` may still put another answer in its place
+            return
         if exchange is None:
             self._notice(flow)
             flow.response.stream = flow.response.stream or Tap()
@@ -215,12 +222,27 @@ class Toki:
         exchange.began(flow.response.status_code, kind, coding, waiting=waiting)
         flow.response.stream = Tap(exchange.heard)
 
-    def response(self, flow: HTTPFlow) -> None:
+    async def response(self, flow: HTTPFlow) -> None:
         assert flow.response
         _show(flow.response)
-        exchange = self._exchanges.pop(flow.id, None)
-        if exchange is not None:
+        exchange = self._exchanges.get(flow.id)
+        if exchange is not None and exchange.refused:
+            await self._answer_again(flow.request, flow.response, exchange)
+        if self._exchanges.pop(flow.id, None) is not None and exchange is not None:
             exchange.ended()
+
+    async def _answer_again(self, request: Request, response: Response, exchange: Exchange) -> None:
+        """Where a server refused a request as it was steered, the client gets what it would have got directly."""
+        headers = _text(request.headers.fields)
+        answer = await exchange.send_again(request.url, headers, response.status_code, response.raw_content)
+        if answer is not None:
+            response.status_code, response.reason = answer.status, answer.reason
+            fields = [*answer.headers, ("content-length", str(len(answer.content)))]
+            response.headers = Headers([(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields])
+            response.raw_content = answer.content
+        kind, coding = response.headers.get("content-type", ""), response.headers.get("content-encoding", "")
+        exchange.began(response.status_code, kind, coding)
+        exchange.heard(response.raw_content or b"")
 
     def error(self, flow: HTTPFlow) -> None:
         if flow.response is not None:
@@ -267,6 +289,10 @@ class Toki:
                 target.url, backend, self._settings, self._store.put, self._executor, self._complaints, log=self._log
             )
         return self._upstreams[target]
+
+
+def _text(fields: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in fields]
 
 
 def _show(message: Message) -> None:

@@ -21,12 +21,9 @@ from toki import __version__
 from toki.gguf import read_header
 from toki.inspect import advise as advice_on
 from toki.inspect import doctor as diagnosis
-from toki.inspect import report as reporting
 from toki.inspect.examine import KEY_VARIABLE
 from toki.inspect.examine import examine
 from toki.inspect.records import Unreadable
-from toki.inspect.records import findings
-from toki.inspect.records import own
 from toki.inspect.records import requests
 from toki.server import Auth
 from toki.server import LlamaServerBackend
@@ -36,7 +33,6 @@ from toki.settings import default_db
 from toki.settings import server_url
 
 MOMENT_FORM = "30m, 12h, 7d or 2026-01-31T12:00"
-FORMATS = {"text": reporting.text, "markdown": reporting.markdown, "json": reporting.as_json}
 SCRIPT = "toki_addon.py"
 GREETING_S = 2.0  # how long `toki run` waits for the server to say what it is
 
@@ -99,17 +95,6 @@ def _parser() -> argparse.ArgumentParser:
     doctor_parser.add_argument("--model", default="", metavar="NAME", help="behind a router, the model to look at")
     _add_db(doctor_parser)
     doctor_parser.set_defaults(command=doctor)
-
-    report_parser = commands.add_parser(
-        "report",
-        help="sum up what was recorded",
-        description="Totals of the recorded requests, what was processed again and why, and what is not known.",
-        epilog="Exit status: 0 nothing to advise, 1 there is advice, 2 could not run.",
-    )
-    _add_db(report_parser)
-    _add_since(report_parser)
-    report_parser.add_argument("--format", choices=tuple(FORMATS), default="text", help="default: %(default)s")
-    report_parser.set_defaults(command=report)
 
     advise_parser = commands.add_parser(
         "advise",
@@ -212,17 +197,6 @@ def doctor(known: argparse.Namespace, _: Sequence[str]) -> int:
     if facts.trouble:
         return 2
     return 0 if found.verdict is diagnosis.Verdict.GOOD else 1
-
-
-def report(known: argparse.Namespace, _: Sequence[str]) -> int:
-    """`toki report`: totals and findings of the database."""
-    path, since = _database(known), known.since
-    try:
-        summed = reporting.report(requests(path, since), own(path, since), findings(path, since))
-    except Unreadable as error:
-        raise CannotRun(str(error)) from error
-    print(FORMATS[known.format](summed))
-    return 1 if summed.advice else 0
 
 
 def advise(known: argparse.Namespace, _: Sequence[str]) -> int:

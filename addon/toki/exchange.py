@@ -13,8 +13,10 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import replace
+from http.client import HTTPException
 from typing import Any
 
 from toki import splice
@@ -38,6 +40,7 @@ from toki.engine.events import Primed
 from toki.engine.events import Read
 from toki.engine.events import Record
 from toki.engine.events import Replied
+from toki.engine.events import Unsteered
 from toki.engine.events import Wait
 from toki.inspect.explanation import Explanation
 from toki.inspect.inspector import Asked
@@ -46,6 +49,9 @@ from toki.prompt import UnreadablePrompt
 from toki.prompt import image_starts
 from toki.relay import late_status
 from toki.relay import without_pings
+from toki.resend import Answer
+from toki.resend import Resend
+from toki.resend import slots_at_fault
 from toki.server import MISSING
 from toki.server import Auth
 from toki.server import LlamaServerBackend
@@ -111,6 +117,9 @@ class Exchange:
         self._looked: Looked | None = None
         self._go = asyncio.Event()  # nothing that is still being read can change the decision
         self._left = False
+        self.steered = False  # the body that left is not the client's own
+        self.refused = False  # the server answered it with an error, which is kept back
+        self._resend: Resend | None = None
         self._counted = False  # the watch knows of it
         self._sent_for: Decision | None = None  # the decision that came while it waited
         self._resumed = asyncio.Event()  # what it waits for is over
@@ -254,6 +263,8 @@ class Exchange:
 
     def leave(self) -> None:
         """The client went away; where its request is still held, give up, for nothing will be sent."""
+        if self._resend is not None:
+            self._resend.hang_up()
         if self._released is None:
             self._left = True
             self._go.set()
@@ -292,7 +303,9 @@ class Exchange:
         body, self._body = self._body, None
         if decision.id_slot is None or body is None or self._left:
             return None
-        return splice.steer(self.content, body, decision.id_slot)
+        steered = splice.steer(self.content, body, decision.id_slot)
+        self.steered = True
+        return steered
 
     async def _read(self) -> None:
         """Each look-up of this request in its order; what one brings stands in `_ask` at once."""
@@ -403,6 +416,31 @@ class Exchange:
 
     # --- the answer ---
 
+    async def send_again(
+        self, url: str, headers: Iterable[tuple[str, str]], status: int, content: bytes | None
+    ) -> Answer | None:
+        """What the server answers to the client's own bytes, where it refused the steered ones; None: the error stands.
+
+        Never raises.
+        """
+        if not slots_at_fault(status, content) or self._over is not None:
+            return None
+        self.steered = False
+        self._upstream.tell(Unsteered(self.key, time.monotonic()))
+        self._resend = Resend()
+        try:
+            return await self._upstream.submit(self._resend.send, url, list(headers), self.content)
+        except (OSError, HTTPException) as error:
+            self._complain(
+                f"resend: {status}", f"a steered request was refused ({status}) and can't be sent again: {error}"
+            )
+            return None
+        except Exception as error:
+            self._fault("sending a request again", error)
+            return None
+        finally:
+            self._resend = None
+
     @property
     def streams(self) -> bool:
         """Whether the client asked for a stream, as far as its body is read."""
@@ -464,6 +502,8 @@ class Exchange:
 
     def close(self) -> None:
         """toki stops: the row is written with what is known now, and nothing is waited for any longer."""
+        if self._resend is not None:
+            self._resend.hang_up()
         if self._released is None:
             self.leave()
             self._release()

@@ -45,6 +45,7 @@ from toki.engine.events import Replied
 from toki.engine.events import Restarted
 from toki.engine.events import Send
 from toki.engine.events import SlotView
+from toki.engine.events import Unsteered
 from toki.engine.rules import Known
 from toki.engine.tokens import Tokens
 
@@ -590,6 +591,7 @@ ANYTHING = (
     | st.tuples(st.just("arrived later"), ASKS, VIEWS, AGO)
     | st.tuples(st.just("read"), KEY, ASKS)
     | st.tuples(st.just("began"), KEY, st.sampled_from([200, 200, 400, 503]))
+    | st.tuples(st.just("unsteered"), KEY)
     | st.tuples(st.just("answered"), KEY, st.sampled_from([200, 200, 200, 400, 500]), MEASURED)
     | st.tuples(st.just("gone"), KEY, st.booleans(), st.booleans(), MEASURED)
     | st.tuples(st.just("replied"), KEY, st.lists(st.integers(0, 9), max_size=9))
@@ -611,6 +613,8 @@ def to_event(drawn: tuple[object, ...], key: int, at: float) -> Event | None:
             return Read(key - back, at, ask)
         case "began", int(back), int(status):
             return Began(key - back, at, status)
+        case "unsteered", int(back):
+            return Unsteered(key - back, at)
         case "answered", int(back), int(status), Measured() as measured:
             return Answered(key - back, at, status, measured)
         case "gone", int(back), bool(sent), bool(prefilled), Measured() as measured:

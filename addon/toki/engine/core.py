@@ -48,6 +48,7 @@ from toki.engine.events import Restarted
 from toki.engine.events import Resume
 from toki.engine.events import Send
 from toki.engine.events import Span
+from toki.engine.events import Unsteered
 from toki.engine.events import Wait
 from toki.engine.history import History
 from toki.engine.policy import LEAST_WIN
@@ -100,6 +101,7 @@ class Flight:
     misread: bool = False  # it was launched with tokens that the server's figures contradict
     measured: Measured = field(default_factory=Measured)
     trial: Span | None = None  # it tries whether `id_slot` is honoured: reuse if not
+    refused: Decision | None = None  # how it was steered where the server refused that
     overlapped: bool = False  # others were under way between its release and its end
     primed: int | None = None  # the slot that a primer was sent to for it
     left: float | None = None  # when its client went away; the server may not have noticed yet
@@ -224,6 +226,8 @@ class Engine:
                 return self._primed(event)
             case Began():
                 return self._began(event)
+            case Unsteered():
+                return self._unsteered(event)
             case Answered() | Gone():
                 return self._ended(event)
             case Replied():
@@ -355,6 +359,36 @@ class Engine:
         self._place(flight)
         return self._apply(event.at)
 
+    def _unsteered(self, event: Unsteered) -> list[Command]:
+        """A request goes as it came after all; its lever is dropped if the server takes it then."""
+        flight = self._flights.get(event.key)
+        if flight is None or flight.ended is not None or flight.decision.id_slot is None:
+            return []
+        flight.refused, flight.trial = flight.decision, None
+        predicted, alone = self._predictions(flight)
+        reason = "the server refused it as it was steered, so it went as it came"
+        flight.decision = replace(
+            flight.decision,
+            action=Action.PASSED,
+            slot=None,
+            id_slot=None,
+            predicted=predicted,
+            alone=alone,
+            reason=reason,
+        )
+        self._changed_at = event.at
+        return []
+
+    def _conclude_refusal(self, flight: Flight, status: int) -> None:
+        """What a server refuses only where toki has put something into it, toki puts there no more."""
+        if flight.refused is None or status >= 400:
+            return
+        if flight.refused.action is Action.SWAPPED:
+            self._actions.drop(Action.SWAPPED)
+        else:
+            self._honoured[flight.ask.endpoint] = False
+            self._actions.drop(flight.refused.action)
+
     def _ended(self, event: Answered | Gone) -> list[Command]:
         flight = self._flights.get(event.key)
         if flight is None or flight.left is not None or flight.ended is not None:
@@ -365,6 +399,8 @@ class Engine:
         flight.measured = event.measured
         self._check_length(flight)
         self._conclude_trial(flight)
+        if isinstance(event, Answered):
+            self._conclude_refusal(flight, event.status)
         if event.sent if isinstance(event, Gone) else event.status == 200:
             self._place(flight)
         self._steps.append(Step(flight, event))

@@ -223,6 +223,14 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
+class Unsteered:
+    """The server refused a request as it was steered; now the client's own bytes are on their way."""
+
+    key: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Answered:
     """The answer is complete (last byte seen)."""
 
@@ -279,7 +287,7 @@ class Restarted:
     slots: tuple[SlotView, ...] | None = None
 
 
-Event = Arrived | Read | Primed | Began | Answered | Gone | Replied | Looked | Restarted
+Event = Arrived | Read | Primed | Began | Unsteered | Answered | Gone | Replied | Looked | Restarted
 
 
 # --- commands -----------------------------------------------------------------------------------

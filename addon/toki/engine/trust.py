@@ -184,6 +184,10 @@ class Actions:
     def usable(self, action: Action) -> bool:
         return self.score.get(action, 0) > -ENOUGH
 
+    def drop(self, action: Action) -> None:
+        """It does not work here."""
+        self.score[action] = -ENOUGH
+
     def judge(self, action: Action, right: bool) -> None:
         if action is not Action.PASSED:
             now = self.score.get(action, 0)

@@ -59,20 +59,6 @@ class Own:
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
-    """One row of `findings`: why tokens of a request were processed again."""
-
-    request: int
-    cause: str
-    place: str
-    tokens: int
-    seconds: float | None
-    times: int
-    remedy: str
-    verdict: str
-
-
-@dataclass(frozen=True, slots=True)
 class WorkingSet:
     """What the recorded traffic needs a server to keep, in tokens."""
 
@@ -96,21 +82,8 @@ def own(path: Path, since: float = 0.0) -> Own | None:
     query = """
         SELECT count(*), coalesce(sum(own.evaluated), 0), count(*) - count(own.evaluated)
         FROM own_requests AS own JOIN requests ON requests.id = own.request WHERE requests.at >= ?"""
-    rows = _rows_if_kept(path, query, since)
-    return None if rows is None else Own(*rows[0])
-
-
-def findings(path: Path, since: float = 0.0) -> list[Why] | None:
-    """What was found about rows from `since` on; None where the database is of a toki that did not keep it."""
-    columns = ", ".join(f"findings.{field.name}" for field in fields(Why))
-    query = f"SELECT {columns} FROM findings JOIN requests ON requests.id = findings.request WHERE requests.at >= ?"
-    rows = _rows_if_kept(path, query, since)
-    return None if rows is None else [Why(*row) for row in rows]
-
-
-def _rows_if_kept(path: Path, query: str, since: float) -> list[tuple[Any, ...]] | None:
     try:
-        return _rows(path, query, (since,))
+        return Own(*_rows(path, query, (since,))[0])
     except Unreadable as error:
         if isinstance(error.__cause__, sqlite3.OperationalError) and "no such table" in str(error.__cause__):
             return None

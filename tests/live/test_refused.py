@@ -1,0 +1,150 @@
+"""A server that refuses what toki puts into a body: the client gets what it would have got directly, and once only."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler
+from http.server import ThreadingHTTPServer
+from typing import Any
+
+import pytest
+import requests
+from tests.live.conftest import Llama
+
+from proxy import mitmdump
+from proxy import rows_of
+from servers import HOST
+from servers import LlamaServer
+
+pytestmark = [pytest.mark.live, pytest.mark.proxy]
+
+CHAT = "/v1/chat/completions"
+
+
+class Strict:
+    """What stands before a llama-server and refuses bodies with `id_slot`, as one with a schema of its own would."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.status = 400
+        self.message = "unknown field: id_slot"
+        self.asked: list[tuple[dict[str, Any], int]] = []  # bodies of chats, and how each was answered
+
+    def statuses(self) -> list[int]:
+        """How the chats since the last question were answered."""
+        found = [status for _, status in self.asked]
+        self.asked.clear()
+        return found
+
+
+@contextmanager
+def strict(server: LlamaServer) -> Iterator[Strict]:
+    found = Strict()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = -1
+
+        def do_GET(self) -> None:
+            self._pass(b"")
+
+        def do_POST(self) -> None:
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path != CHAT:
+                self._pass(content)
+                return
+            body = json.loads(content)
+            if "id_slot" in body:
+                found.asked.append((body, found.status))
+                error = json.dumps({"error": {"message": found.message}}).encode()
+                self._answer(found.status, [("Content-Type", "application/json")], error)
+            else:
+                found.asked.append((body, self._pass(content)))
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+        def _pass(self, content: bytes) -> int:
+            connection = HTTPConnection(server.url.removeprefix("http://"))
+            connection.request(self.command, self.path, content, dict(self.headers))
+            answer = connection.getresponse()
+            kept = [(k, v) for k, v in answer.getheaders() if k.lower() in ("content-type", "x-accel-buffering")]
+            self._answer(answer.status, kept, answer.read())
+            connection.close()
+            return answer.status
+
+        def _answer(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
+            self.send_response(status)
+            for name, value in [*headers, ("Content-Length", str(len(content)))]:
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+    front = ThreadingHTTPServer((HOST, 0), Handler)
+    front.daemon_threads = True
+    thread = threading.Thread(target=front.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    found.url = f"http://{HOST}:{front.server_port}"
+    try:
+        yield found
+    finally:
+        front.shutdown()
+        front.server_close()
+        thread.join()
+
+
+def body(turns: int, *, stream: bool = False, **more: Any) -> dict[str, Any]:
+    """A growing chat."""
+    messages = [{"role": "user", "content": f"message {n} " * 20} for n in range(turns)]
+    return {"messages": messages, "max_tokens": 4, "temperature": 0, "seed": 1, "stream": stream, **more}
+
+
+def test_a_refused_lever_costs_the_client_nothing(fresh_llama: Llama) -> None:
+    with (
+        strict(fresh_llama(n_parallel=4)) as front,
+        mitmdump(front.url, options={"toki_mode": "pin", "toki_server_flags": "-np 4"}) as proxy,
+        requests.Session() as session,
+    ):
+        session.trust_env = False
+        url = f"{proxy.url}{CHAT}"
+        for turns in (1, 2, 3):  # until toki trusts what it knows of the server
+            assert session.post(url, json=body(turns)).status_code == 200
+        front.asked.clear()
+
+        # An error that has nothing to do with slots: once is enough.
+        front.status, front.message = 500, "the model is on fire"
+        answer = session.post(url, json=body(4))
+        assert (answer.status_code, answer.json()) == (500, {"error": {"message": front.message}})
+        assert front.statuses() == [500]
+
+        # An error of the client's own making stays its error, and says nothing of the lever.
+        front.status, front.message = 400, "unknown field: id_slot"
+        wrong = body(4, temperature="hot")
+        answer = session.post(url, json=wrong)
+        direct = session.post(f"{front.url}{CHAT}", json=wrong)
+        assert (answer.status_code, answer.content) == (direct.status_code, direct.content)
+        assert front.statuses() == [400, direct.status_code, direct.status_code]
+
+        # A refused lever: the client's own bytes bring the answer, a stream as a stream.
+        wanted = body(4, stream=True)
+        answer = session.post(url, json=wanted)
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.text.rstrip().endswith("data: [DONE]")
+        (refused, _), (taken, _) = front.asked
+        assert refused.pop("id_slot") is not None
+        assert taken == wanted
+        assert front.statuses() == [400, 200]
+
+        # From then on it is not pulled any more.
+        assert session.post(url, json=body(5)).status_code == 200
+        assert front.statuses() == [200]
+        rows = rows_of(proxy.db, 7)[3:]
+    assert [row["status"] for row in rows] == [500, direct.status_code, 200, 200]
+    assert [row["action"] for row in rows] == ["pinned", "passed", "passed", "passed"]
+    assert "refused" in rows[2]["reason"]
+    assert all(row["predicted"] == row["reused"] for row in rows[2:])
