@@ -25,6 +25,7 @@ from toki.inspect.volatile import volatile
 
 RESENT_MESSAGES = 3  # shared messages from which a request without the tools is the same talk again
 PRUNED = 0.5  # share of a tool result that is left of one that was pruned, at most
+NOTE = 0.2  # size of what stands in place of messages that are gone, of theirs, up to which it is no summary
 _THINKING = re.compile(r"<(think|thinking|thought|reasoning)>.*?</\1>\s*", re.DOTALL)
 _TAGGED = re.compile(r"\s*<([a-z_-]+)>.*</\1>\s*", re.DOTALL)
 
@@ -139,6 +140,9 @@ def _message(old: Outline, new: Outline, first: int) -> Change:
     dropped = _dropped(old, new, first)
     if dropped is not None:
         return Change(dropped, block)
+    replaced = _replaced(old, new, first)
+    if replaced is not None:
+        return Change(replaced, block)
     if _inserted(old, new, first):
         return Change(Cause.EDITED, new.block(first))
     return Change(_changed(was, now, new, first), block)
@@ -154,6 +158,18 @@ def _dropped(old: Outline, new: Outline, first: int) -> Cause | None:
         if gone in rest:
             return Cause.REMINDER_MOVED
         return Cause.WINDOW_SLIDE if _goes_on(old.messages[start:], rest) else Cause.COMPACTION
+    return None
+
+
+def _replaced(old: Outline, new: Outline, first: int) -> Cause | None:
+    """Some messages of the past are gone, and fewer new ones stand in their place: a note, or a summary."""
+    for start in range(first + 2, len(old.messages)):
+        for place in range(first + 1, min(len(new.messages), start)):
+            if new.messages[place] == old.messages[start] and _goes_on(old.messages[start:], new.messages[place:]):
+                gone, come = (
+                    sum(one.size for one in each) for each in (old.messages[first:start], new.messages[first:place])
+                )
+                return Cause.WINDOW_SLIDE if come < NOTE * gone else Cause.COMPACTION
     return None
 
 

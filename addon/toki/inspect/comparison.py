@@ -192,14 +192,11 @@ def _again(new: Prompt, old: Prompt, at: int | None) -> int:
         kept: Counter[object] = Counter(old.outline.messages[number:])
         return sum(one.size for one in new.outline.messages[number:] if _take(kept, one))
     left: Counter[object] = Counter(span.key for span in old.spans if span.end > at)
-    total, latest = 0, len(new.outline.messages) - 1
-    for span in new.spans:
-        if span.end <= at:
-            continue
-        if _take(left, span.key):
-            total += span.end - max(span.start, at)
-        elif span.start <= at and span.block.message != latest:
-            total += _rest(new, old, at, span)
+    latest = len(new.outline.messages) - 1
+    behind = [span for span in new.spans if span.end > at]
+    total = sum(span.end - max(span.start, at) for span in behind if _take(left, span.key))
+    if behind and behind[0].key not in {span.key for span in old.spans} and behind[0].block.message != latest:
+        total += _rest(new, old, at, behind[0])
     return total
 
 
@@ -213,8 +210,10 @@ def _take(left: Counter[object], key: object) -> bool:
 
 def _rest(new: Prompt, old: Prompt, at: int, span: Span) -> int:
     """Characters at the end of the passage in which the difference lies that the old one ends with too."""
-    other = next((one for one in old.spans if one.start <= at <= one.end and one.block.part is span.block.part), None)
-    return 0 if other is None else common_suffix(new.text[at : span.end], old.text[at : other.end])
+    other = next((one for one in old.spans if one.end >= at), None)
+    if other is None or other.block.part is not span.block.part:
+        return 0
+    return common_suffix(new.text[max(at, span.start) : span.end], old.text[at : other.end])
 
 
 def _span_at(prompt: Prompt, at: int) -> Span | None:
