@@ -113,18 +113,6 @@ def shown(text: str) -> str:
     return text.encode("unicode_escape").decode("ascii").replace("\\\\", "\\") if not text.isprintable() else text
 
 
-class View(contentviews.View):
-    """For mitmproxy 11."""
-
-    name = NAME
-
-    def __call__(self, data: bytes, *, flow: Flow | None = None, **_: Any) -> tuple[str, Iterator[Any]]:
-        return NAME, ([("text", line)] for line in render(flow).splitlines())
-
-    def render_priority(self, data: bytes, **_: Any) -> float:
-        return NEVER
-
-
 class Contentview:
     """For mitmproxy 12: it fulfils the protocol of that name."""
 
@@ -146,6 +134,16 @@ def register() -> None:
     if hasattr(contentviews, "Contentview"):
         contentviews.add(Contentview())  # type: ignore[arg-type]
         return
+
+    class View(contentviews.View):  # made here, since mitmproxy 12 warns of it
+        name = NAME
+
+        def __call__(self, data: bytes, *, flow: Flow | None = None, **_: Any) -> tuple[str, Iterator[Any]]:
+            return NAME, ([("text", line)] for line in render(flow).splitlines())
+
+        def render_priority(self, data: bytes, **_: Any) -> float:
+            return NEVER
+
     known = contentviews.get(NAME)
     if known is not None:
         contentviews.remove(known)

@@ -1,6 +1,6 @@
 """toki with one more addon beside it, which runs toki's commands: mitmdump has no prompt to type at.
 
-A POST to /commands names a directory; what the commands say is there when it is answered.
+A request of /commands names a directory; what the commands say is there when it is answered.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class Runner:
     def __init__(self) -> None:
         self._seen: list[http.HTTPFlow] = []
 
-    def request(self, flow: http.HTTPFlow) -> None:
-        if flow.request.path != "/commands":
+    def requestheaders(self, flow: http.HTTPFlow) -> None:
+        if not flow.request.path.startswith("/commands"):
             self._seen.append(flow)
             return
-        where = Path(flow.request.get_text() or "")
+        where = Path(flow.request.query["where"])
         call = ctx.master.commands.call
         said = {
             "status": call("toki.status"),

@@ -166,9 +166,8 @@ def _replaced(old: Outline, new: Outline, first: int) -> Cause | None:
     for start in range(first + 2, len(old.messages)):
         for place in range(first + 1, min(len(new.messages), start)):
             if new.messages[place] == old.messages[start] and _goes_on(old.messages[start:], new.messages[place:]):
-                gone, come = (
-                    sum(one.size for one in each) for each in (old.messages[first:start], new.messages[first:place])
-                )
+                gone = sum(one.size for one in old.messages[first:start])
+                come = sum(one.size for one in new.messages[first:place])
                 return Cause.WINDOW_SLIDE if come < NOTE * gone else Cause.COMPACTION
     return None
 

@@ -57,7 +57,7 @@ class Prompt:
     def tokens_per_char(self) -> float:
         return len(self.tokens) / len(self.text) if self.tokens is not None and self.text else 1 / CHARS_PER_TOKEN
 
-    @property
+    @cached_property
     def memory(self) -> int:
         """Bytes, about: the text is held twice, by itself and in the messages."""
         tokens = 0 if self.tokens is None else self.tokens.ids.nbytes + self.tokens.chain.nbytes

@@ -130,4 +130,6 @@ class Inspector:
 def _compare(key: int, asked: Asked, explainer: Explainer) -> Comparison:
     """In a worker thread."""
     outline = of_text(asked.text) if asked.chat is None else of_chat(asked.chat)
-    return compare(Prompt(key, outline, asked.text, asked.tokens), explainer.memory.prompts)
+    prompt = Prompt(key, outline, asked.text, asked.tokens)
+    assert prompt.memory >= 0  # worked out here, not on the event loop
+    return compare(prompt, explainer.memory.prompts)

@@ -11,7 +11,7 @@ import re
 from toki.inspect.finding import Cause
 from toki.inspect.texts import common_prefix
 
-LONGEST = 20_000  # characters of a line that are looked at
+LONGEST = 10_000  # characters of a line that are looked at on either side of a difference
 
 _MONTH = (
     r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sep(?:t(?:ember)?)?|Oct(?:ober)?"
@@ -73,9 +73,9 @@ def _first_kind(old: str, new: str) -> Cause:
 def _first_different_lines(was: str, now: str) -> tuple[str, str]:
     """The lines of two texts in which the first difference lies."""
     place = common_prefix(was, now)
-    start = was.rfind("\n", 0, place) + 1
-    start = max(start, place - LONGEST)
-    return tuple(text[start : _line_end(text, place)][:LONGEST] for text in (was, now))  # type: ignore[return-value]
+    start = max(was.rfind("\n", 0, place) + 1, place - LONGEST)
+    old, new = (text[start : min(_line_end(text, place), place + LONGEST)] for text in (was, now))
+    return old, new
 
 
 def _line_end(text: str, place: int) -> int:
