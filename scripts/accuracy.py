@@ -30,6 +30,8 @@ from urllib.parse import urlsplit
 
 from judge import Verdict
 from judge import verdicts
+from play import PATHS
+from play import Wanted
 from play import play
 from proxy import mitmdump
 from proxy import rows_of
@@ -75,12 +77,14 @@ class Case:
     mode: str = "observe"
     at_a_time: int = 1
     scenarios: tuple[str, ...] = ("mixed",)
+    form: Wanted = "natural"  # the API shape
     then: str = ""  # the flags of a second server that takes the first one's place, and is the one that is judged
 
     def __str__(self) -> str:
         how = "in turn" if self.at_a_time == 1 else f"{self.at_a_time} at once"
         flags = f"{self.flags}, then {self.then}" if self.then else self.flags
-        return f"{self.model:8} {self.build:10} {flags:42} {self.mode:8} {how:9} {' '.join(self.scenarios)}"
+        what = " ".join([*self.scenarios, *([] if self.form == "natural" else [f"as {self.form}"])])
+        return f"{self.model:8} {self.build:10} {flags:42} {self.mode:8} {how:9} {what}"
 
     @property
     def file(self) -> str:
@@ -190,7 +194,7 @@ def run(seed: int, directory: Path, case: Case) -> Result:
                 server = stack.enter_context(start(model, FLAGS[flags], case.build, port))
             for scenario in case.scenarios:
                 traffic = SCENARIOS[scenario].start(seed + number, reply_tokens=REPLY, scale=SCALES[case.model])
-                sent += len(play(traffic, toki.url, at_a_time=case.at_a_time))
+                sent += len(play(traffic, toki.url, case.form, at_a_time=case.at_a_time))
         try:
             rows_of(toki.db, sent)
             missing = ""
@@ -230,6 +234,8 @@ def cases(quick: bool) -> list[Case]:
         *(Case("tiny", flags, at_a_time=4) for flags in main),
         *(Case("tiny", flags, scenarios=classic) for flags in ("default", "-np 4", kept)),
         *(Case("tiny", flags, mode="auto") for flags in (*main, "-cram 3")),
+        *(Case("tiny", "-np 4", mode="auto", form=form) for form in PATHS),
+        *(Case("tiny", "default", "xllamacpp", "auto", form=form) for form in PATHS),
         Case("tiny", "default", then="-np 4 -cram 0"),
         Case("tiny", "-np 4", then="default"),
     ]
