@@ -272,6 +272,11 @@ def tiny_window_model() -> Path:
     return _made(f"models/tiny-window-{tiny.fingerprint()}.gguf", lambda path: tiny.write(path, window=512))
 
 
+def tiny_gaps_model() -> Path:
+    """A random test model with full attention that answers /infill too."""
+    return _made(f"models/tiny-gaps-{tiny.fingerprint()}.gguf", partial(tiny.write, gaps=True))
+
+
 def tiny_projector() -> Path:
     """A random projector: with it (`mmproj`) the first test model takes images, four tokens each."""
     return _made(f"models/tiny-projector-{tiny.fingerprint()}.gguf", tiny.write_projector)

@@ -43,6 +43,7 @@ RANK = 2  # of the adapters
 PUSH = 200.0  # by how much the logits of all but A to Z are pushed down
 
 SPECIALS = ("<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>")
+GAPS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")  # llama.cpp knows them by their texts
 CAPITALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 CHAT_TEMPLATE = """\
@@ -167,9 +168,12 @@ def weights(tokens: tuple[str, ...], windowed: bool = False) -> dict[str, npt.ND
     return tensors
 
 
-def write(path: Path, window: int = 0) -> None:
-    """Write a model to `path`, the same bytes each time; `window`: tokens of its sliding window, 0: full attention."""
+def write(path: Path, window: int = 0, *, gaps: bool = False) -> None:
+    """Write a model to `path`, the same bytes each time; `window`: tokens of its sliding window, 0: full attention;
+    `gaps`: with the control tokens that /infill needs."""
     tokens, merges = vocabulary()
+    specials = (*SPECIALS, *(GAPS if gaps else ()))
+    tokens += specials[len(SPECIALS) :]
     writer = gguf.GGUFWriter(path, "gemma3" if window else "llama")
     writer.add_name("toki tiny test model")
     if window:
@@ -189,7 +193,7 @@ def write(path: Path, window: int = 0) -> None:
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list(list(tokens))
     writer.add_token_types(
-        [gguf.TokenType.CONTROL if token in SPECIALS else gguf.TokenType.NORMAL for token in tokens],
+        [gguf.TokenType.CONTROL if token in specials else gguf.TokenType.NORMAL for token in tokens],
     )
     writer.add_token_merges([" ".join(pair) for pair in merges])
     bos, _, end_of_turn, end_of_text = (tokens.index(token) for token in SPECIALS)

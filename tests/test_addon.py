@@ -24,6 +24,7 @@ from tests.scripted import Scripted
 from tests.scripted import scripted
 from tests.scripted import until
 
+from toki.addon import MOST_PREFIXES
 from toki.addon import Toki
 from toki.tap import Tap
 
@@ -165,6 +166,26 @@ async def test_other_flows_stream_by(bench: Bench, url: str, method: str) -> Non
     assert flow.response.raw_content == b"other"
     assert {path for path, _ in bench.script.calls} <= {"/props", "/slots"}  # the introduction alone
     assert bench.rows() == []
+
+
+async def test_what_comes_before_a_route_comes_before_those_of_look_ups_too(bench: Bench) -> None:
+    for path in ("/props", "/slots", "/tokenize"):
+        bench.script.answers[f"/llm{path}"] = bench.script.answers.pop(path)
+    bench.script.answers["/llm/apply-template"] = bench.script.answers.pop("/apply-template")
+    flow = await bench.begin(bench.flow("/llm/completion"))
+    (watch,) = [up.watch for target, up in bench.addon._upstreams.items() if target.prefix == "/llm"]
+    await until(lambda: watch.known)
+    await bench.answer(flow)
+    await until(bench.rows)
+    await bench.begin(bench.flow("/llm/completion"))
+    assert bench.script.count("/llm/tokenize")
+
+
+async def test_paths_do_not_pile_up(bench: Bench) -> None:
+    for number in range(2 * MOST_PREFIXES):
+        await bench.answer(await bench.begin(bench.flow(f"/{number}/completion")))
+    await until(lambda: len(bench.rows()) == 2 * MOST_PREFIXES)
+    assert len(bench.addon._upstreams) <= MOST_PREFIXES
 
 
 @pytest.mark.parametrize(

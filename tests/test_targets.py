@@ -43,3 +43,13 @@ def test_without_servers_nothing_is_found() -> None:
 def test_what_is_no_server_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"server|[Pp]ort"):
         Targets([url])
+
+
+@pytest.mark.parametrize("url", ["http://Box:1", "http://box:1/old"])
+def test_a_prefix_of_all_routes(url: str) -> None:
+    (target,) = Targets([url])
+    below = target.below("/llm")
+    assert below.url.lower() == "http://box:1/llm"
+    assert (below.host, below.port, below.prefix) == ("box", 1, "/llm")
+    assert below.below("/llm") == below
+    assert target.below(target.prefix) == target

@@ -56,6 +56,8 @@ THREADS = 8  # look-ups at once; never mitmproxy's own executor, which resolves 
 
 logger = logging.getLogger(__name__)
 
+MOST_PREFIXES = 32  # servers that are told apart, by address and path prefix
+
 
 class Toki:
     """The addon. All hooks are synchronous but `request`, which holds only its own flow."""
@@ -257,9 +259,11 @@ class Toki:
         request, response = flow.request, flow.response
         if request.method != "POST" or response is None or response.status_code != 200:
             return
-        target = self._targets.find(request.host, request.port, request.path)
-        if target is not None and target in self._upstreams and endpoints.changes_slots(request.path):
-            self._upstreams[target].forget()
+        found = self._targets.find(request.host, request.port, request.path)
+        if found is not None and endpoints.changes_slots(request.path):
+            for target, upstream in self._upstreams.items():
+                if (target.host, target.port) == (found.host, found.port):
+                    upstream.forget()
 
     def _match(self, flow: HTTPFlow) -> tuple[Target, Endpoint] | None:
         """The server and the endpoint of a flow that is toki's."""
@@ -270,7 +274,13 @@ class Toki:
         if target is None:
             return None
         endpoint = endpoints.match(request.method, request.path)
-        return None if endpoint is None else (target, endpoint)
+        if endpoint is None:
+            return None
+        below = target.below(request.path.partition("?")[0].removesuffix(endpoint.name))
+        # Anyone can make up a path; and below /upstream a server of servers has its models, which are its own matter.
+        if below in self._upstreams or (len(self._upstreams) < MOST_PREFIXES and "/upstream/" not in below.prefix):
+            target = below
+        return target, endpoint
 
     def _all_upstreams(self) -> Iterator[Upstream]:
         for upstream in self._upstreams.values():

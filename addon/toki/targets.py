@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Iterator
 from dataclasses import dataclass
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -35,6 +36,10 @@ class Target:
             port=parts.port or _PORTS[parts.scheme],
             prefix=parts.path.rstrip("/"),
         )
+
+    def below(self, prefix: str) -> Target:
+        """The same server, all of whose routes start with `prefix` (--api-prefix)."""
+        return replace(self, url=self.url.removesuffix(self.prefix) + prefix, prefix=prefix)
 
 
 class Targets:

@@ -271,7 +271,7 @@ def test_a_body_is_one_question() -> None:
 
 def test_a_slot_of_the_clients_own_is_its_choice_even_where_the_server_drops_it() -> None:
     found = MESSAGES.read({"messages": [USER], "id_slot": 2})
-    assert (found.fixed, found.honours_slot, found.client_slot) == ("the client chose a slot", False, None)
+    assert (found.fixed, found.honours_slot, found.client_slot) == ("the client chose a slot", False, 2)
     found = Messages("/v1/messages", honours_slot=True).read({"messages": [USER], "id_slot": 2})
     assert (found.fixed, found.honours_slot, found.client_slot) == ("the client chose a slot", True, 2)
 

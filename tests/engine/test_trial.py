@@ -41,18 +41,19 @@ class Shop:
 
         self.stage.checks.append(released)
 
-    def ask(self, prompt: list[int], *, stream: bool = True) -> Decision:
-        """A request on /v1/messages leaves."""
+    def ask(self, prompt: list[int], *, stream: bool = True, slot: int | None = None) -> Decision:
+        """A request on /v1/messages leaves; `slot`: which its client chose."""
 
         def change(ask: Ask) -> Ask:
-            return replace(ask, endpoint=PATH, honours_slot=False)
+            fixed = "" if slot is None else "the client chose a slot"
+            return replace(ask, endpoint=PATH, honours_slot=False, client_slot=slot, fixed=fixed)
 
         key = self.stage.arrive(prompt, [1, 2, 3], stream=stream, change=change)
         self.stage.prime(key)
         return self.decisions[key]
 
-    def serve(self, prompt: list[int], *, stream: bool = True) -> tuple[Decision, Record]:
-        decision = self.ask(prompt, stream=stream)
+    def serve(self, prompt: list[int], *, stream: bool = True, slot: int | None = None) -> tuple[Decision, Record]:
+        decision = self.ask(prompt, stream=stream, slot=slot)
         self.stage.reach(0)
         self.stage.headers(0)
         self.stage.end(0)
@@ -141,3 +142,17 @@ def test_a_request_that_is_not_alone_tries_nothing() -> None:
     shop.stage.reach(0)
     shop.stage.headers(0)
     assert "tries" not in shop.ask(LONG[0]).reason
+
+
+@pytest.mark.parametrize("honoured", [True, False])
+def test_the_clients_own_slot_counts_where_it_is_honoured(honoured: bool) -> None:
+    shop = Shop(honoured=honoured)
+    shop.prepare()
+    shop.serve(LONG[0])
+    slots = set()
+    for n, slot in enumerate([0, 1, 2, 3, 1, 0]):
+        decision, record = shop.serve([*SHORT[1], *[n] * 5], slot=slot)
+        assert decision.id_slot is None
+        assert record.predicted == record.measured.reused
+        slots.add((slot, record.measured.reused))
+    assert (len({reused for _, reused in slots}) > 1) is honoured

@@ -186,7 +186,6 @@ class Messages:
         return replace(
             found,
             honours_slot=self.honours_slot,
-            client_slot=found.client_slot if self.honours_slot else None,
             count_path=f"{self.name}/count_tokens",
         )
 

@@ -78,7 +78,7 @@ class Question:
     stream: bool = False
     fixed: str = ""
     honours_slot: bool = True  # the endpoint passes `id_slot` on to the task
-    client_slot: int | None = None  # the client's own id_slot as the server reads it, not yet wrapped; None: automatic
+    client_slot: int | None = None  # the client's own id_slot as a server that honours it reads it; None: automatic
     cache_prompt: bool = True
     children: int = 0  # copies beside the first completion (n - 1)
     prompts: int = 1  # a list of prompts becomes that many tasks

@@ -571,6 +571,10 @@ class Engine:
     def _honours(self, ask: Ask) -> bool:
         return self._honoured.get(ask.endpoint, ask.honours_slot)
 
+    def _client_slot(self, ask: Ask) -> int | None:
+        """The slot that the client chose, where its endpoint honours that."""
+        return ask.client_slot if self._honours(ask) else None
+
     def _may_try(self, flight: Flight) -> bool:
         """Whether to find out if an endpoint honours `id_slot`: once, with a request that is alone and would gain by
         it. A server that ignores the key does with it what it does without."""
@@ -842,7 +846,7 @@ class Engine:
     def _wish(self, flight: Flight, steered: bool = True) -> Wish:
         ask = flight.ask
         assert flight.prompt is not None
-        pinned = ask.client_slot
+        pinned = self._client_slot(ask)
         if pinned is None and steered:
             pinned = flight.decision.id_slot
         return Wish(
@@ -895,7 +899,7 @@ class Engine:
         """A request of unknown tokens runs. Where its slot is known only that one is lost, and for all but /infill what
         the RAM cache holds, since the server may have turned to it."""
         ask, measured = flight.ask, flight.measured
-        slots = (ask.client_slot, flight.decision.id_slot, measured.slot)
+        slots = (self._client_slot(ask), flight.decision.id_slot, measured.slot)
         number = next((slot for slot in slots if slot is not None), None)
         if number is None and self.belief is not None and self.belief.rules.n_slots == 1:
             number = 0

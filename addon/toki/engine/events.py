@@ -76,7 +76,7 @@ class Ask:
     images: tuple[int, ...] = ()  # the tokens before each image or sound, ascending
     fixed: str = ""
     honours_slot: bool = True  # the endpoint passes `id_slot` on to the task
-    client_slot: int | None = None  # the client's own id_slot, as the server will read it
+    client_slot: int | None = None  # the client's own id_slot, as a server that honours it reads it
     cache_prompt: bool = True
     children: int = 0  # n > 1: further copies that take slots of their own
     prompts: int = 1  # a list of prompts becomes that many tasks
