@@ -21,10 +21,14 @@ from toki import __version__
 from toki.gguf import read_header
 from toki.inspect import advise as advice_on
 from toki.inspect import doctor as diagnosis
+from toki.inspect import report as reporting
 from toki.inspect.examine import KEY_VARIABLE
 from toki.inspect.examine import examine
 from toki.inspect.records import Unreadable
+from toki.inspect.records import findings
+from toki.inspect.records import own
 from toki.inspect.records import requests
+from toki.inspect.records import working_set
 from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.server import ServerError
@@ -33,6 +37,8 @@ from toki.settings import default_db
 from toki.settings import server_url
 
 MOMENT_FORM = "30m, 12h, 7d or 2026-01-31T12:00"
+RECENT = 2_000  # recorded requests that a server is judged by
+FORMATS = {"text": reporting.text, "markdown": reporting.markdown, "json": reporting.as_json}
 SCRIPT = "toki_addon.py"
 GREETING_S = 2.0  # how long `toki run` waits for the server to say what it is
 
@@ -93,8 +99,26 @@ def _parser() -> argparse.ArgumentParser:
     doctor_parser.add_argument("url", metavar="URL", help=f"the llama-server, {URL_FORM}")
     doctor_parser.add_argument("-y", "--yes", action="store_true", help="send probes without asking")
     doctor_parser.add_argument("--model", default="", metavar="NAME", help="behind a router, the model to look at")
-    _add_db(doctor_parser)
+    doctor_parser.add_argument(
+        "--db",
+        type=Path,
+        nargs="?",
+        const=Path(),
+        metavar="FILE",
+        help="recorded traffic of this server to judge it by; without FILE toki_db's default",
+    )
     doctor_parser.set_defaults(command=doctor)
+
+    report_parser = commands.add_parser(
+        "report",
+        help="sum up what was recorded",
+        description="Totals of the recorded requests, what was processed again and why, and what is not known.",
+        epilog="Exit status: 0 nothing to advise, 1 there is advice, 2 could not run.",
+    )
+    _add_db(report_parser)
+    _add_since(report_parser)
+    report_parser.add_argument("--format", choices=tuple(FORMATS), default="text", help="default: %(default)s")
+    report_parser.set_defaults(command=report)
 
     advise_parser = commands.add_parser(
         "advise",
@@ -191,12 +215,27 @@ def run(known: argparse.Namespace, others: Sequence[str]) -> int:
 def doctor(known: argparse.Namespace, _: Sequence[str]) -> int:
     """`toki doctor`: the verdict on the server at `known.url`, findings and the better command."""
     url = _url(known.url)
-    facts = examine(url, known.model, _database(known), (lambda _: True) if known.yes else _ask)
+    try:
+        working = None if known.db is None else working_set(requests(_database(known), latest=RECENT))
+    except Unreadable as error:
+        raise CannotRun(str(error)) from error
+    facts = examine(url, known.model, working, (lambda _: True) if known.yes else _ask)
     found = diagnosis.diagnose(facts)
     print("\n".join(found.lines()))
     if facts.trouble:
         return 2
     return 0 if found.verdict is diagnosis.Verdict.GOOD else 1
+
+
+def report(known: argparse.Namespace, _: Sequence[str]) -> int:
+    """`toki report`: totals and findings of the database."""
+    path, since = _database(known), known.since
+    try:
+        summed = reporting.report(requests(path, since), own(path, since), findings(path, since))
+    except Unreadable as error:
+        raise CannotRun(str(error)) from error
+    print(FORMATS[known.format](summed))
+    return 1 if summed.advice else 0
 
 
 def advise(known: argparse.Namespace, _: Sequence[str]) -> int:
@@ -236,7 +275,7 @@ def _url(text: str) -> str:
 def _database(known: argparse.Namespace) -> Path:
     """The file that --db names, or where toki_db is by default."""
     try:
-        return known.db or default_db(sys.platform, os.environ)
+        return default_db(sys.platform, os.environ) if known.db in (None, Path()) else known.db
     except ValueError as error:
         raise CannotRun("there is no home directory to find a database in; name a file with --db") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -77,6 +78,16 @@ def test_every_finding_is_one_line() -> None:
         assert not [line for line in diagnose(facts).lines() if "\n" in line]
 
 
+def test_words_of_several_lines_stay_in_one() -> None:
+    template = "a\nb's \\d\x85 \u2028"
+    facts = replace(server("-np 1 -cram 32768", 1), words=("--chat-template", template, "-np", "1"))
+    facts = replace(facts, props=replace(props(1), build="b1\x1b[2J\n"))
+    lines = diagnose(facts).lines()
+    assert all(line.isprintable() for line in lines)
+    said = subprocess.run(["bash", "-c", f"printf '%s|' {lines[-1]}"], capture_output=True, check=True).stdout.decode()
+    assert said.startswith(f"llama-server|--chat-template|{template}|")
+
+
 def test_idle_clearing() -> None:
     facts = replace(
         server("-m m.gguf --port 9 --api-key hush --cache-ram 40960", n_ctx=131_072),
@@ -90,6 +101,7 @@ def test_idle_clearing() -> None:
     assert (better.parallel, better.kv_unified, better.ctx) == (4, False, 131_072)
     assert diagnosis.command.startswith("llama-server -m m.gguf --port 9 --api-key SECRET --cache-ram 40960 ")
     assert "KV cache of" not in line, "four slots of 32,768 tokens cost no more"
+    assert "may then have 32,768 tokens instead of 131,072" in line
 
 
 def test_slots_of_their_own_may_cost_memory() -> None:
@@ -116,9 +128,13 @@ def test_a_ram_cache_for_shared_slots_comes_with_slots_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("working", "verdict", "what"),
     [
-        (WorkingSet(2, 100_000, 120_000), Verdict.BAD, "the RAM cache is smaller than one conversation"),
-        (WorkingSet(6, 30_000, 120_000), Verdict.IMPROVABLE, "the RAM cache is smaller than the conversations in use"),
-        (WorkingSet(2, 30_000, 50_000), Verdict.GOOD, "RAM cache"),
+        (WorkingSet(99, 2, 100_000, 120_000), Verdict.BAD, "the RAM cache is smaller than one conversation"),
+        (
+            WorkingSet(99, 6, 30_000, 120_000),
+            Verdict.IMPROVABLE,
+            "the RAM cache is smaller than the conversations in use",
+        ),
+        (WorkingSet(99, 2, 30_000, 50_000), Verdict.GOOD, "RAM cache"),
         (None, Verdict.IMPROVABLE, "the RAM cache is smaller than one full context"),
     ],
 )
@@ -132,13 +148,15 @@ def test_ram_against_what_is_in_use(working: WorkingSet | None, verdict: Verdict
 
 
 def test_no_more_ram_than_half_the_machine_has() -> None:
-    facts = replace(server("-m m.gguf -np 4", n_ctx=131_072), memory=24 * GIB, working=WorkingSet(2, 100_000, 200_000))
+    facts = replace(
+        server("-m m.gguf -np 4", n_ctx=131_072), memory=24 * GIB, working=WorkingSet(99, 2, 100_000, 200_000)
+    )
     assert flags_of(diagnose(facts).command).cache_ram_mib == 12 * 1024
 
 
 def test_a_single_slot() -> None:
     assert diagnose(server("-m m.gguf -np 1 -cram 32768", 1)).verdict is Verdict.IMPROVABLE
-    alone = replace(server("-m m.gguf -np 1 -cram 32768", 1), working=WorkingSet(0, 9_000, 0))
+    alone = replace(server("-m m.gguf -np 1 -cram 32768", 1), working=WorkingSet(99, 0, 9_000, 0))
     assert diagnose(alone).verdict is Verdict.GOOD
 
 
@@ -146,14 +164,14 @@ def test_context() -> None:
     small = diagnose(server("-np 4 -c 8192", n_ctx=2048))
     assert small.verdict is Verdict.IMPROVABLE
     assert flags_of(small.command).ctx == 4 * 32_768
-    outgrown = diagnose(replace(server("-np 4 -c 65536", n_ctx=16_384), working=WorkingSet(1, 20_000, 20_000)))
+    outgrown = diagnose(replace(server("-np 4 -c 65536", n_ctx=16_384), working=WorkingSet(99, 1, 20_000, 20_000)))
     assert outgrown.verdict is Verdict.BAD
     assert "has 20,000" in found(outgrown, "the context of a slot is too small")
     assert (flags_of(outgrown.command).ctx or 0) >= 4 * 25_000
 
 
 def test_more_conversations_than_slots() -> None:
-    working = WorkingSet(6, 4_000, 20_000)
+    working = WorkingSet(99, 6, 4_000, 20_000)
     assert "wait in the RAM cache" in found(diagnose(replace(GOOD, working=working)), "more conversations than slots")
     without = diagnose(replace(server("-np 4 -cram 0"), working=working))
     assert flags_of(without.command).parallel == 6

@@ -14,7 +14,10 @@ from typing import Any
 
 import pytest
 import requests
+from tests.inspect.recorded import row
+from tests.inspect.recorded import write
 from tests.live.conftest import Llama
+from tests.live.test_models import router as router
 
 from servers import Build
 from servers import LlamaServer
@@ -28,9 +31,9 @@ from toki.server import LlamaServerBackend
 
 
 def consult(capsys: pytest.CaptureFixture[str], url: str, *arguments: str) -> tuple[int, list[str]]:
-    """The exit status and the lines of `toki doctor`; no recorded traffic is looked at."""
+    """The exit status and the lines of `toki doctor`."""
     begun = time.monotonic()
-    status = main(["doctor", url, "--db", "no-such-file", *arguments])
+    status = main(["doctor", url, *arguments])
     assert time.monotonic() - begun < 45
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("verdict: ")
@@ -176,8 +179,57 @@ def test_no_llama_server(stranger: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_recorded_traffic_counts(llama: Llama, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file that is no database is passed over."""
-    (tmp_path / "toki.db").write_text("something else")
     url = llama(n_parallel=4, n_ctx=65_536).url
-    assert main(["doctor", url, "--yes", "--db", str(tmp_path / "toki.db")]) == 0
-    assert capsys.readouterr().out.startswith("verdict: good")
+    db = write(tmp_path / "toki.db", [row(1, prompt_tokens=20_000)])
+    status, lines = consult(capsys, url, "--yes", "--db", str(db))
+    assert status == 1
+    assert "the longest recorded conversation has 20,020" in "\n".join(lines)
+    assert (parse_flags(shlex.split(lines[-1]), {}).ctx or 0) > 4 * 20_020
+    (tmp_path / "other").write_text("something else")
+    for file, said in (("nowhere", "there is no database at "), ("other", "can't be read as toki's database")):
+        assert main(["doctor", url, "--yes", "--db", str(tmp_path / file)]) == 2
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_reasoning(fresh_llama: Llama, capsys: pytest.CaptureFixture[str], kept: bool) -> None:
+    """A template that shows reasoning only in the last message, and one that keeps all."""
+    shown = "true" if kept else "loop.last"
+    template = (
+        "{% for m in messages %}{{ m.role }}: {% if m.reasoning_content and " + shown + " %}{{ m.reasoning_content }}"
+        "{% endif %}{{ m.content }}\n{% endfor %}"
+    )
+    server = fresh_llama(n_parallel=2, n_ctx=32_768, jinja=True, chat_template=template)
+    status, lines = consult(capsys, server.url, "--yes")
+    assert [line for line in lines if line.startswith("better: the template drops earlier reasoning")] == lines[1:2] * (
+        not kept
+    )
+    assert status == (not kept)
+    assert kept or parse_flags(shlex.split(lines[-1]), {}).reasoning_preserve is True
+
+
+def test_proxy_variables(llama: Llama, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    url = llama(n_parallel=4, n_ctx=65_536).url
+    for name in ("no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    _, lines = consult(capsys, url, "--yes")
+    assert [line for line in lines if line.startswith("note: http_proxy is set here: ")]
+    monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
+    _, lines = consult(capsys, url, "--yes")
+    assert not [line for line in lines if "_proxy" in line]
+
+
+def test_a_router(router: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, lines = consult(capsys, router, "--yes")
+    assert status == 2
+    assert lines[0].endswith("name one of its loaded models with --model (none)")
+    requests.post(
+        f"{router}/completion", json={"prompt": "a", "n_predict": 1, "model": "alpha"}, timeout=60
+    ).raise_for_status()
+    for arguments in ((), ("--model", "alpha")):
+        status, lines = consult(capsys, router, "--yes", *arguments)
+        assert status == 1
+        assert lines[0].startswith("verdict: improvable — little context for each slot")
+        assert "known from the flags that the router names; no probes: behind a router none are sent" in lines[2]
+        assert parse_flags(shlex.split(lines[-1]), {}).parallel == 2

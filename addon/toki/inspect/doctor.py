@@ -137,7 +137,8 @@ class Diagnosis:
     def lines(self) -> list[str]:
         """As `toki doctor` prints it."""
         command = [self.command] if self.command else []
-        return [f"verdict: {self.verdict} — {self.sentence}", *map(str, self.findings), *command]
+        lines = [f"verdict: {self.verdict} — {self.sentence}", *map(str, self.findings), *command]
+        return ["".join(one if one.isprintable() else "?" for one in line) for line in lines]  # a server names itself
 
 
 def diagnose(facts: Facts) -> Diagnosis:
@@ -170,7 +171,16 @@ def _command(facts: Facts, change: Mapping[str, str | bool]) -> str:
     for number, word in enumerate(words[:-1]):
         if word in SECRETS:
             words[number + 1] = "SECRET"
-    return f"llama-server {shlex.join(changed(words, change))}"
+    return f"llama-server {' '.join(map(_quoted, changed(words, change)))}"
+
+
+def _quoted(word: str) -> str:
+    """A word as a shell reads it, in one line: a template among the flags may have many (bash, zsh and ksh read it)."""
+    if word.isprintable():
+        return shlex.quote(word)
+    plain = word.replace("\\", "\\\\").replace("'", "\\'")
+    escaped = (one if one.isprintable() else "".join(f"\\x{byte:02x}" for byte in one.encode()) for one in plain)
+    return f"$'{''.join(escaped)}'"
 
 
 # --- checks: each yields what it has to say ---------------------------------------------------------
@@ -193,6 +203,8 @@ def what_it_is(facts: Facts) -> Iterator[Finding]:
     doubts = [name for name in UNTOLD if name in probed.doubtful] if facts.flags is None else []
     if doubts:
         said.append(f"not known: {' and '.join(UNTOLD[name] for name in doubts)}")
+    if facts.working is not None:
+        said.append(f"{facts.working.requests:,} recorded requests")
     if probed.trouble:
         said.append(f"probing ended early: {probed.trouble}")
     yield Finding(Grade.NOTE, f"llama-server {props.build}".rstrip(), "; ".join(said))
@@ -230,7 +242,7 @@ def idle_clearing(facts: Facts) -> Iterator[Finding]:
         "every request clears the other idle slots",
         "the slots share one KV cache (--kv-unified, --cache-idle-slots), so that each return to a conversation is a "
         f"load from RAM{seen}, and requests that run beside each other meet empty slots; with an explicit -np each "
-        f"slot keeps what it holds{_memory(facts)}",
+        f"slot keeps what it holds{_price(facts)}",
         _split_slots(facts),
     )
 
@@ -251,12 +263,16 @@ def _cells(facts: Facts) -> int:
     return facts.props.n_ctx * (1 if facts.shared else facts.props.total_slots)
 
 
-def _memory(facts: Facts) -> str:
+def _price(facts: Facts) -> str:
     """What slots of their own cost, in words; "" where they cost nothing, or where that is not known."""
-    now, then, token = _cells(facts), int(_split_slots(facts)["ctx"]), facts.token_bytes
-    if then <= now or token is None:
-        return ""
-    return f", in a KV cache of {then * token // MIB:,} MiB instead of {now * token // MIB:,}"
+    assert facts.props is not None
+    change, token, price = _split_slots(facts), facts.token_bytes, ""
+    now, then, each = _cells(facts), int(change["ctx"]), int(change["ctx"]) // int(change["parallel"])
+    if then > now and token is not None:
+        price += f", in a KV cache of {then * token // MIB:,} MiB instead of {now * token // MIB:,}"
+    if each < facts.props.n_ctx:
+        price += f"; a conversation may then have {each:,} tokens instead of {facts.props.n_ctx:,}, or give a larger -c"
+    return price
 
 
 def no_ram_cache(facts: Facts) -> Iterator[Finding]:
@@ -317,6 +333,7 @@ def one_slot(facts: Facts) -> Iterator[Finding]:
     why = "requests wait for each other, and each title or side request drives the conversation out of it"
     if rules.ram:
         why += " to RAM and back"
+    why += f"; more slots keep both{_price(facts)}"
     yield Finding(Grade.BETTER, "a single slot", why, _split_slots(facts))
 
 

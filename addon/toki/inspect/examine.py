@@ -8,7 +8,6 @@ import random
 from collections.abc import Callable
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from time import monotonic
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment
@@ -25,9 +24,7 @@ from toki.inspect.doctor import Facts
 from toki.inspect.probes import Probed
 from toki.inspect.probes import cost
 from toki.inspect.probes import probe
-from toki.inspect.records import Unreadable
-from toki.inspect.records import requests
-from toki.inspect.records import working_set
+from toki.inspect.records import WorkingSet
 from toki.server import MISSING
 from toki.server import Auth
 from toki.server import LlamaServerBackend
@@ -37,21 +34,20 @@ from toki.server import ServerError
 BUDGET_S = 40.0  # for everything but the answer to the question
 TIMEOUT = 5.0  # seconds that one look may take
 KEY_VARIABLE = "LLAMA_API_KEY"  # the one that llama-server itself reads
-RECENT = 2_000  # recorded requests that count
 MOST_NAME = 40  # characters of what a server calls itself
 MARK = "tidewater"  # a word of reasoning that is looked for in a rendered prompt
 
 
-def examine(url: str, model: str, db: Path | None, allowed: Callable[[str], bool]) -> Facts:
+def examine(url: str, model: str, working: WorkingSet | None, allowed: Callable[[str], bool]) -> Facts:
     """Everything that can be found out about the server at `url` (`model`: about that one behind a router).
 
-    `allowed` is asked, with what they cost, before any probes are sent. `db`: a database with recorded traffic. Takes
-    BUDGET_S seconds at most, beside the time that `allowed` takes. Never raises.
+    `allowed` is asked, with what they cost, before any probes are sent. `working`: what its recorded traffic needs.
+    Takes BUDGET_S seconds at most, beside the time that `allowed` takes. Never raises.
     """
     auth = Auth(authorization=f"Bearer {key}" if (key := os.environ.get(KEY_VARIABLE)) else None)
     backend = LlamaServerBackend(url)
     try:
-        return _examine(backend, url, model, db, auth, allowed)
+        return _examine(backend, url, model, working, auth, allowed)
     except ServerError as error:
         return Facts(url=url, trouble=f"{url} stopped answering ({error})")
     finally:
@@ -59,7 +55,12 @@ def examine(url: str, model: str, db: Path | None, allowed: Callable[[str], bool
 
 
 def _examine(
-    backend: LlamaServerBackend, url: str, model: str, db: Path | None, auth: Auth, allowed: Callable[[str], bool]
+    backend: LlamaServerBackend,
+    url: str,
+    model: str,
+    working: WorkingSet | None,
+    auth: Auth,
+    allowed: Callable[[str], bool],
 ) -> Facts:
     begun = monotonic()
     try:
@@ -83,7 +84,9 @@ def _examine(
     header = facts.model_header(url, process, props.model)
     known = facts.known(props, flags, header)
     shows_slots, busy = _slots(backend, auth, props, model)
+    metrics, between = _has_metrics(backend, auth, model), _between(backend, auth, model)
     messages = None if props.is_sleeping else _has_messages(backend, auth, model)
+    drops = None if props.is_sleeping else _drops_reasoning(backend, auth, props, model)
     unprobed = _unprobeable(props, model, shows_slots, busy)
     left = BUDGET_S - (monotonic() - begun)
     probed = Probed()
@@ -93,18 +96,14 @@ def _examine(
             probed = probe(backend, props, known, auth, monotonic() + left, bool(messages), seed)
         else:
             unprobed = "they were not allowed"
-    working = None
-    if db is not None:
-        with suppress(Unreadable):
-            working = working_set(requests(db, latest=RECENT))
     return Facts(
         url=url,
         props=props,
         shows_slots=shows_slots,
-        metrics=_has_metrics(backend, auth, model),
-        between=_between(backend, auth, model),
+        metrics=metrics,
+        between=between,
         messages=messages,
-        reasoning_dropped=None if props.is_sleeping else _drops_reasoning(backend, auth, props, model),
+        reasoning_dropped=drops,
         flags=flags,
         source=source,
         words=words,

@@ -122,7 +122,7 @@ class _Prober:
 
     def run(self, messages: bool) -> None:
         """The series. What each part is for stands in Probed."""
-        self._ids = list(set(self._backend.tokenize(TEXT, self._auth, TIMEOUT, add_special=False).tolist()))
+        self._ids = list(set(self._backend.tokenize(TEXT, self._auth, MOMENT, add_special=False).tolist()))
         self._slots = self._look()
         self._believe()
         n_slots = self._props.total_slots
@@ -237,7 +237,8 @@ class _Prober:
         """The slots, once none is busy: an answer may be here a moment before its slot is free."""
         until = monotonic() + MOMENT
         while True:
-            slots = self._backend.slots(self._auth, TIMEOUT)
+            left = max(self._deadline - monotonic(), MOMENT)
+            slots = self._backend.slots(self._auth, min(left, TIMEOUT))
             if not any(view.busy for view in slots):
                 return slots
             if monotonic() > until:

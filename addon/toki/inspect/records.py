@@ -59,9 +59,24 @@ class Own:
 
 
 @dataclass(frozen=True, slots=True)
+class Why:
+    """One row of `findings`: why tokens of a request were processed again."""
+
+    request: int
+    cause: str
+    place: str
+    tokens: int
+    seconds: float | None
+    times: int
+    remedy: str
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkingSet:
     """What the recorded traffic needs a server to keep, in tokens."""
 
+    requests: int
     conversations: int  # that went on after others had come between
     longest: int  # prompt and reply
     tokens: int  # of all these conversations, at their longest
@@ -82,8 +97,21 @@ def own(path: Path, since: float = 0.0) -> Own | None:
     query = """
         SELECT count(*), coalesce(sum(own.evaluated), 0), count(*) - count(own.evaluated)
         FROM own_requests AS own JOIN requests ON requests.id = own.request WHERE requests.at >= ?"""
+    rows = _rows_if_kept(path, query, since)
+    return None if rows is None else Own(*rows[0])
+
+
+def findings(path: Path, since: float = 0.0) -> list[Why] | None:
+    """What was found about rows from `since` on; None where the database is of a toki that did not keep it."""
+    columns = ", ".join(f"findings.{field.name}" for field in fields(Why))
+    query = f"SELECT {columns} FROM findings JOIN requests ON requests.id = findings.request WHERE requests.at >= ?"
+    rows = _rows_if_kept(path, query, since)
+    return None if rows is None else [Why(*row) for row in rows]
+
+
+def _rows_if_kept(path: Path, query: str, since: float) -> list[tuple[Any, ...]] | None:
     try:
-        return Own(*_rows(path, query, (since,))[0])
+        return _rows(path, query, (since,))
     except Unreadable as error:
         if isinstance(error.__cause__, sqlite3.OperationalError) and "no such table" in str(error.__cause__):
             return None
@@ -105,7 +133,7 @@ def working_set(rows: Sequence[Request]) -> WorkingSet:
         length = row.prompt_tokens + (row.reply_tokens or 0)
         lengths[row.conversation] = max(lengths.get(row.conversation, 0), length)
         previous = row.conversation
-    return WorkingSet(len(returned), max(lengths.values(), default=0), sum(lengths[one] for one in returned))
+    return WorkingSet(len(rows), len(returned), max(lengths.values(), default=0), sum(lengths[one] for one in returned))
 
 
 def _rows(path: Path, query: str, values: Sequence[float]) -> list[tuple[Any, ...]]:

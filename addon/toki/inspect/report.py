@@ -1,0 +1,340 @@
+"""What was recorded, summed up: totals, what was processed again and why, and what is not known.
+
+`evaluated` is the server's own word; `alone` is toki's prediction for a server that it never steered. A request without
+a prediction counts there as it was, so that it claims neither gain nor loss (as in the view `totals`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import asdict
+from dataclasses import dataclass
+from dataclasses import replace
+from datetime import datetime
+
+import numpy as np
+
+from toki.engine.events import Outcome
+from toki.inspect.records import Own
+from toki.inspect.records import Request
+from toki.inspect.records import Why
+
+MOST = 10  # lines of a table
+NEAR = 0.02  # of a prompt: a prediction that is closer is right
+RIGHT = 0.9  # share of predictions that should be right
+SLOW_MS = 250.0  # that requests should not be held for longer
+MATTERS = 0.01  # of the evaluated tokens: what is less is no advice
+GIVEN_UP_S = 300.0  # after so long many clients give up
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Some requests together. Lengths in tokens."""
+
+    requests: int
+    hits: int
+    soft_hits: int
+    misses: int
+    unknown: int
+    prompt_tokens: int
+    evaluated: int
+    alone_evaluated: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The requests that have something in common."""
+
+    name: str
+    sums: Sums
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One cause of re-processing. `seconds`: of the `requests` whose time is known; `example` is the costliest."""
+
+    cause: str
+    place: str
+    requests: int
+    tokens: int
+    seconds: float
+    remedy: str
+    example: str
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How some milliseconds are spread; None where there are none."""
+
+    p50: float | None
+    p95: float | None
+    most: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that is printed. `since` and `until` are seconds of unix time, of the first and the last row."""
+
+    since: float | None
+    until: float | None
+    totals: Sums
+    own: Own | None  # None: not kept by the toki that wrote it
+    predicted: int  # requests with a prediction and a measurement
+    right: int  # of which the prediction was right
+    added: Spread  # ms for which toki held requests
+    first_byte: Spread  # ms
+    actions: Sequence[Group]
+    endpoints: Sequence[Group]
+    conversations: Sequence[Group]
+    reasons: Sequence[tuple[str, int]]  # why requests passed
+    causes: Sequence[Cause] | None  # None: not kept by the toki that wrote it
+    worst: Sequence[Why]
+    unread: int  # requests whose prompts toki did not read
+    failed: int  # requests that the server refused
+    unanswered: int  # requests without an answer
+    given_up: int  # of which so late that their clients may have given up
+    advice: Sequence[str] = ()
+
+
+def report(rows: Sequence[Request], own: Own | None, found: Sequence[Why] | None) -> Report:
+    """Sum `rows` up, with what toki sent itself, and what was found about them."""
+    by_endpoint = _groups(rows, lambda row: f"{row.endpoint} {row.model}".rstrip(" "))
+    judged = [row for row in rows if row.predicted is not None and row.reused is not None and row.prompt_tokens]
+    near = [row for row in judged if abs((row.predicted or 0) - (row.reused or 0)) <= NEAR * (row.prompt_tokens or 0)]
+    unanswered = [row for row in rows if row.status is None]
+    summed = Report(
+        since=rows[0].at if rows else None,
+        until=rows[-1].at if rows else None,
+        totals=_sums(rows),
+        own=own,
+        predicted=len(judged),
+        right=len(near),
+        added=_spread(row.added_ms for row in rows),
+        first_byte=_spread(row.first_byte_ms for row in rows if row.first_byte_ms is not None),
+        actions=_groups(rows, lambda row: row.action),
+        endpoints=by_endpoint,
+        conversations=_groups(rows, lambda row: str(row.conversation))[:MOST],
+        reasons=Counter(row.reason for row in rows if row.action == "passed").most_common(MOST),
+        causes=None if found is None else _causes(found),
+        worst=sorted(found or (), key=lambda why: -why.tokens)[:MOST],
+        unread=sum(not row.read for row in rows),
+        failed=sum(row.status not in (None, 200) for row in rows),
+        unanswered=len(unanswered),
+        given_up=sum(row.total_ms >= 1000 * GIVEN_UP_S for row in unanswered),
+    )
+    return replace(summed, advice=tuple(_advice(summed)))
+
+
+def _alone(row: Request) -> int:
+    """What the server alone is predicted to evaluate, of a request whose `evaluated` is known."""
+    assert row.evaluated is not None
+    return row.evaluated if row.prompt_tokens is None or row.alone is None else row.prompt_tokens - row.alone
+
+
+def _sums(rows: Sequence[Request]) -> Sums:
+    outcomes = Counter(row.outcome for row in rows)
+    told = [row for row in rows if row.evaluated is not None]
+    return Sums(
+        requests=len(rows),
+        hits=outcomes[Outcome.HIT],
+        soft_hits=outcomes[Outcome.SOFT_HIT],
+        misses=outcomes[Outcome.MISS],
+        unknown=outcomes[Outcome.UNKNOWN],
+        prompt_tokens=sum(row.prompt_tokens or 0 for row in rows),
+        evaluated=sum(row.evaluated or 0 for row in told),
+        alone_evaluated=sum(map(_alone, told)),
+    )
+
+
+def _groups(rows: Iterable[Request], name: Callable[[Request], str]) -> list[Group]:
+    """Those that evaluated most come first."""
+    groups: dict[str, list[Request]] = {}
+    for row in rows:
+        shown = "".join(one if one.isprintable() else "?" for one in name(row))  # a client chooses the model's name
+        groups.setdefault(shown, []).append(row)
+    found = [Group(each, _sums(members)) for each, members in groups.items()]
+    return sorted(found, key=lambda group: -group.sums.evaluated)
+
+
+def _spread(values: Iterable[float]) -> Spread:
+    known = list(values)
+    if not known:
+        return Spread(None, None, None)
+    p50, p95 = np.percentile(known, (50, 95))
+    return Spread(round(float(p50), 1), round(float(p95), 1), round(max(known), 1))
+
+
+def _causes(found: Sequence[Why]) -> list[Cause]:
+    """Those that cost most come first."""
+    groups: dict[tuple[str, str], list[Why]] = {}
+    for why in found:
+        groups.setdefault((why.cause, why.remedy), []).append(why)
+    causes = []
+    for (cause, remedy), whys in groups.items():
+        worst = max(whys, key=lambda why: why.tokens)
+        tokens, seconds = sum(why.tokens for why in whys), sum(why.seconds or 0.0 for why in whys)
+        requests = len({why.request for why in whys})
+        causes.append(Cause(cause, worst.place, requests, tokens, seconds, remedy, worst.verdict, worst.request))
+    return sorted(causes, key=lambda one: -one.tokens)
+
+
+def _advice(summed: Report) -> Iterator[str]:
+    """What a person should do something about."""
+    totals, own = summed.totals, summed.own
+    for cause in summed.causes or ():
+        if cause.tokens >= MATTERS * totals.evaluated and cause.remedy != "nothing":
+            cost = f"{cause.cause}, in {cause.requests:,} requests, {cause.tokens:,} tokens in all ({cause.remedy})"
+            yield f"{cost}: e.g. request {cause.request}, {cause.example}"
+    spent = totals.evaluated + (own.evaluated if own is not None else 0)
+    if spent > (1 + MATTERS) * totals.alone_evaluated:
+        yield (
+            f"{spent:,} tokens were evaluated where {totals.alone_evaluated:,} are predicted for the server alone: set "
+            "toki_mode=observe, and tell toki's developers"
+        )
+    if summed.predicted >= MOST and summed.right < RIGHT * summed.predicted:
+        yield (
+            f"{summed.right:,} of {summed.predicted:,} predictions were right: does toki see all requests of this "
+            "server, and is it of a kind that can be predicted (toki doctor)?"
+        )
+    if summed.added.p95 is not None and summed.added.p95 > SLOW_MS:
+        yield f"a twentieth of the requests was held for {summed.added.p95:,.0f} ms or more: see toki_deadline_ms"
+    if summed.given_up:
+        yield (
+            f"{summed.given_up:,} requests got no answer within {GIVEN_UP_S:.0f} s: the time-outs of their clients may "
+            "be too short for this server's prefill"
+        )
+    if totals.requests and totals.unknown > totals.requests / 2:
+        yield f"{totals.unknown:,} answers told no reuse: see response_fields, and the statuses"
+
+
+# --- how it is shown --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A part of the report. Cells of all columns but the `left` ones are numbers."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: tuple[int, ...] = (0,)
+
+
+def text(summed: Report) -> str:
+    """For a terminal."""
+    parts = [*_lines(summed), ""]
+    for table in _tables(summed):
+        parts += [f"{table.title}:", *_aligned(table), ""]
+    parts += [f"- {line}" for line in summed.advice] or ["nothing to advise"]
+    return "\n".join(parts)
+
+
+def markdown(summed: Report) -> str:
+    """For an issue or a note."""
+    parts = ["# toki report", "", *(f"- {line}" for line in _lines(summed)), ""]
+    for table in _tables(summed):
+        rule = ["---" if column in table.left else "---:" for column in range(len(table.heads))]
+        parts += [f"## {table.title}", ""]
+        parts += [f"| {' | '.join(map(_escaped, cells))} |" for cells in (table.heads, rule, *table.rows)]
+        parts.append("")
+    parts += ["## Advice", "", *(f"- {line}" for line in summed.advice or ("nothing",))]
+    return "\n".join(parts)
+
+
+def as_json(summed: Report) -> str:
+    """For programs: the fields of Report."""
+    return json.dumps(asdict(summed), indent=2)
+
+
+def _lines(summed: Report) -> Iterator[str]:
+    totals, own = summed.totals, summed.own
+    if summed.since is None or summed.until is None:
+        yield "no requests"
+        return
+    yield f"{totals.requests:,} requests from {_moment(summed.since)} to {_moment(summed.until)}"
+    yield (
+        f"{totals.hits:,} hits, {totals.soft_hits:,} soft hits, {totals.misses:,} misses, "
+        f"{totals.unknown:,} without a figure of the server"
+    )
+    yield f"evaluated: {totals.evaluated:,} of {totals.prompt_tokens:,} prompt tokens (measured)"
+    yield f"the server alone: {totals.alone_evaluated:,} (predicted)"
+    if own is None:
+        yield "toki's own requests: not kept by the toki that wrote this database"
+    else:
+        more = f", and {own.unknown:,} that told none" if own.unknown else ""
+        yield f"toki's own requests: {own.requests:,}, which evaluated {own.evaluated:,} tokens (measured){more}"
+        gain = totals.alone_evaluated - totals.evaluated - own.evaluated
+        yield f"{'saved' if gain >= 0 else 'lost'}: {abs(gain):,} tokens, own requests included"
+    if summed.predicted:
+        share = summed.right / summed.predicted
+        yield f"predictions: {share:.1%} of {summed.predicted:,} within {NEAR:.0%} of the prompt"
+    else:
+        yield "predictions: none that could be checked"
+    yield f"added by toki: {_spelt(summed.added)}; first byte after: {_spelt(summed.first_byte)}"
+    yield (
+        f"not known: {summed.unread:,} prompts were not read, {summed.unanswered:,} requests got no answer, "
+        f"{summed.failed:,} were refused"
+    )
+
+
+def _tables(summed: Report) -> Iterator[_Table]:
+    if summed.causes is None:
+        yield _Table("Processed again", ["why"], [["not kept by the toki that wrote this database"]])
+    elif summed.causes:
+        rows = [
+            [one.cause, one.place, f"{one.requests:,}", f"{one.tokens:,}", f"{one.seconds:,.1f}", one.remedy]
+            for one in summed.causes
+        ]
+        yield _Table("Processed again", ["cause", "place", "requests", "tokens", "s", "remedy"], rows, (0, 1, 5))
+        worst = [[str(one.request), one.verdict] for one in summed.worst]
+        yield _Table("Worst requests", ["id", "why"], worst, (1,))
+    for title, groups in (
+        ("By action", summed.actions),
+        ("By endpoint and model", summed.endpoints),
+        (f"The {MOST} conversations that evaluated most", summed.conversations),
+    ):
+        if groups:
+            yield _Table(
+                title, ["", "requests", "hits", "prompt", "evaluated", "alone"], [_cells(one) for one in groups]
+            )
+    if summed.reasons:
+        yield _Table(
+            "Why requests passed", ["reason", "requests"], [[why, f"{times:,}"] for why, times in summed.reasons]
+        )
+
+
+def _cells(group: Group) -> list[str]:
+    sums = group.sums
+    numbers = (sums.requests, sums.hits, sums.prompt_tokens, sums.evaluated, sums.alone_evaluated)
+    return [group.name, *(f"{number:,}" for number in numbers)]
+
+
+def _aligned(table: _Table) -> Iterator[str]:
+    cells = [table.heads, *table.rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(table.heads))]
+    for row in cells:
+        padded = [
+            cell.ljust(width) if column in table.left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield ("  " + "  ".join(padded)).rstrip()
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|")
+
+
+def _spelt(spread: Spread) -> str:
+    if spread.p50 is None:
+        return "not known"
+    return f"p50 {spread.p50:,.1f} ms, p95 {spread.p95:,.1f} ms, at most {spread.most:,.1f} ms"
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at).astimezone().isoformat(" ", "minutes")
