@@ -25,6 +25,7 @@ from mitmproxy.http import Message
 from mitmproxy.http import Request
 from mitmproxy.http import Response
 from mitmproxy.net.http.url import hostport
+from mitmproxy.options import Options
 from mitmproxy.proxy.mode_specs import ReverseMode
 
 from toki import endpoints
@@ -37,6 +38,7 @@ from toki.endpoints.question import Endpoint
 from toki.engine.events import Mode
 from toki.eventlog import EventLog
 from toki.exchange import Exchange
+from toki.listed import Listed
 from toki.notes import Notes
 from toki.relay import WAITING
 from toki.relay import Relay
@@ -77,6 +79,7 @@ class Toki:
         self._relay: Relay | None = None
         self._notes = Notes()
         self.addons = [Commands(self._all_upstreams), self._notes]  # mitmproxy looks for more addons here
+        self._listed: Listed | None = None  # in mitmweb and the console
 
     # --- life ---
 
@@ -89,6 +92,8 @@ class Toki:
         add_options(loader)
         views.register()
         self._raised = Raised(ctx.options)
+        view = ctx.master.addons.get("view")  # type: ignore[no-untyped-call]
+        self._listed = Listed(view) if view is not None else None
 
     def configure(self, updated: set[str]) -> None:
         if self._settings is not None and not any(name.startswith("toki_") or name == "mode" for name in updated):
@@ -232,6 +237,7 @@ class Toki:
             await self._answer_again(flow.request, flow.response, exchange)
         if self._exchanges.pop(flow.id, None) is not None and exchange is not None:
             exchange.ended()
+        self._bound(flow)
 
     async def _answer_again(self, request: Request, response: Response, exchange: Exchange) -> None:
         """Where a server refused a request as it was steered, the client gets what it would have got directly."""
@@ -253,6 +259,13 @@ class Toki:
         if exchange is not None:
             sent = flow.server_conn.timestamp_tcp_setup is not None
             exchange.broke(sent=sent, client_left=not flow.client_conn.connected)
+        self._bound(flow)
+
+    def _bound(self, flow: HTTPFlow) -> None:
+        """Count an ended flow of one of our servers among those that mitmproxy lists."""
+        request = flow.request
+        if self._listed is not None and self._targets.find(request.host, request.port, request.path) is not None:
+            self._listed.add(flow)
 
     def _notice(self, flow: HTTPFlow) -> None:
         """Forget what a server's slots hold where a client changed it by another request than one for an answer."""
@@ -294,7 +307,7 @@ class Toki:
         if target not in self._upstreams:
             assert self._settings is not None
             assert self._store is not None
-            backend = LlamaServerBackend(target.url, self._settings.embed_url)
+            backend = LlamaServerBackend(target.url, self._settings.embed_url, _verify(ctx.options))
             self._upstreams[target] = Upstream(
                 target.url, backend, self._settings, self._store.put, self._executor, self._complaints, log=self._log
             )
@@ -303,6 +316,13 @@ class Toki:
 
 def _text(fields: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in fields]
+
+
+def _verify(options: Options) -> bool | str:
+    """What toki's own look-ups trust of an https server: what mitmproxy was told to trust; as requests takes it."""
+    if options.ssl_insecure:
+        return False
+    return options.ssl_verify_upstream_trusted_ca or options.ssl_verify_upstream_trusted_confdir or True
 
 
 def _show(message: Message) -> None:

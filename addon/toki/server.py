@@ -21,7 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import requests
 from requests.adapters import HTTPAdapter
+from urllib3 import disable_warnings
 from urllib3.exceptions import HTTPError
+from urllib3.exceptions import InsecureRequestWarning
 from urllib3.exceptions import ProtocolError
 from urllib3.exceptions import TimeoutError as ReadTimeout
 
@@ -88,12 +90,19 @@ class LlamaServerBackend:
     wake a sleeping server, `props` does not: the caller decides.
     """
 
-    def __init__(self, base_url: str, embed_url: str = "") -> None:
-        """`base_url` and `embed_url` may carry a path prefix (--api-prefix), but no query."""
+    def __init__(self, base_url: str, embed_url: str = "", verify: bool | str = True) -> None:
+        """`base_url` and `embed_url` may carry a path prefix (--api-prefix), but no query.
+
+        `verify`: whether certificates of https servers must be good, or the file or directory of the authorities to
+        trust.
+        """
         self._base = base_url.rstrip("/")
         self._embed = embed_url.rstrip("/")
         self._session = requests.Session()
         self._session.trust_env = False  # no proxies and no .netrc from the environment
+        self._session.verify = verify
+        if verify is False:
+            disable_warnings(InsecureRequestWarning)  # the user asked for it
         self._session.headers.clear()
         self._session.headers.update({"User-Agent": "toki", "Accept-Encoding": "identity"})
         self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))

@@ -45,7 +45,9 @@ def installed() -> None:
     """The clients themselves. Only outside CI, and only the npm that can't be installed from here, may be missing."""
     if shutil.which("npm") is None and os.environ.get("CI") != "true":
         pytest.skip("npm is not installed")
-    with (install.ROOT / ".cache" / "clients.lock").open("w") as lock:  # one installation for all workers
+    cache = install.ROOT / ".cache"
+    cache.mkdir(exist_ok=True)
+    with (cache / "clients.lock").open("w") as lock:  # one installation for all workers
         fcntl.flock(lock, fcntl.LOCK_EX)
         install.install_clients()
 

@@ -66,7 +66,7 @@ def aider(url: str, home: Path, *arguments: str) -> None:
     """One message to aider, whose own calls to the internet are turned off."""
     prices = home / ".aider" / "caches" / "model_prices_and_context_window.json"
     prices.parent.mkdir(parents=True, exist_ok=True)
-    prices.write_text("{}")
+    prices.write_text('{"none": {}}')
     silent = ["--no-check-update", "--analytics-disable", "--no-show-release-notes", "--no-show-model-warnings"]
     plain = ["--yes-always", "--no-pretty", "--no-fancy-input", "--no-detect-urls"]
     run(

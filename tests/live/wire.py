@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import field
@@ -275,7 +276,9 @@ def relay(target: int) -> Iterator[Relay]:
 class Mitmdump:
     """A running mitmdump with toki before a server. It stands in another directory than the script."""
 
-    def __init__(self, upstream: int, where: Path, script: Path | None, options: dict[str, str]) -> None:
+    def __init__(
+        self, modes: Sequence[str], where: Path, script: Path | None, program: str, options: dict[str, str]
+    ) -> None:
         self.port = free_port()
         self.db = where / "toki.db"
         self._log = where / "mitmdump.log"
@@ -284,22 +287,23 @@ class Mitmdump:
         if script is not None:
             settings |= {"toki_db": str(self.db)}
         settings |= options
-        command = [str(Path(sys.executable).with_name("mitmdump"))]
-        command += ["--mode", f"reverse:http://{HOST}:{upstream}@{HOST}:{self.port}"]
+        command = [str(Path(sys.executable).with_name(program))]
+        for mode in modes:
+            command += ["--mode", mode.format(port=self.port)]
         command += [] if script is None else ["--scripts", str(script)]
         for name, value in settings.items():
             command += ["--set", f"{name}={value}"]
         environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
         environment.pop("PYTHONPATH", None)
         with self._log.open("wb") as output:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 command, cwd=where, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
             )
         try:
             until(self._listening)
         except BaseException:
-            self._process.kill()
-            self._process.wait()
+            self.process.kill()
+            self.process.wait()
             raise
 
     @property
@@ -333,15 +337,15 @@ class Mitmdump:
 
     def stop(self) -> int:
         """End it as a user's Ctrl-C or a service manager would; its exit status."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
         try:
-            return self._process.wait(PATIENCE)
+            return self.process.wait(PATIENCE)
         finally:
-            self._process.kill()
+            self.process.kill()
 
     def _listening(self) -> bool:
-        assert self._process.poll() is None, f"mitmdump ended: {self.log}"
+        assert self.process.poll() is None, f"mitmdump ended: {self.log}"
         with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=1):
             # The script is loaded in a task of its own, before or after the port is open.
             return not self._with_toki or "toki: starts afresh" in self.log
@@ -350,10 +354,18 @@ class Mitmdump:
 
 @contextmanager
 def mitmdump(
-    upstream: int, where: Path, script: Path | None = ROOT / "toki_addon.py", **options: str
+    upstream: int,
+    where: Path,
+    script: Path | None = ROOT / "toki_addon.py",
+    *,
+    modes: Sequence[str] = (),
+    program: str = "mitmdump",
+    **options: str,
 ) -> Iterator[Mitmdump]:
+    """In reverse mode before the port `upstream`, or in `modes`, where {port} stands for the one of `Mitmdump`."""
     where.mkdir(exist_ok=True)
-    running = Mitmdump(upstream, where, script, options)
+    modes = modes or [f"reverse:http://{HOST}:{upstream}@{HOST}:{{port}}"]
+    running = Mitmdump(modes, where, script, program, options)
     try:
         yield running
     finally:

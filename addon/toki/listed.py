@@ -1,0 +1,42 @@
+"""Bounds the list of flows that mitmweb and mitmproxy's console keep: each flow stays there for ever, with its bodies.
+
+A server's traffic of some days, prompts of hundreds of kilobytes in it, would fill the memory.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from mitmproxy.flow import Flow
+from mitmproxy.http import HTTPFlow
+
+ROOM = 64 * 2**20  # bytes of bodies that stay to be looked at
+
+
+class View(Protocol):
+    """What is used of mitmproxy's addon `view`, which mitmdump has not."""
+
+    def remove(self, flows: Sequence[Flow]) -> None: ...
+
+
+class Listed:
+    """The ended flows in a view, the oldest of which leave it. Flows that the user marked stay, and are not counted."""
+
+    def __init__(self, view: View, room: int = ROOM) -> None:
+        self._view = view
+        self._room = room
+        self._flows: deque[tuple[HTTPFlow, int]] = deque()
+
+    def add(self, flow: HTTPFlow) -> None:
+        """`flow` has ended: its bodies are as long as they will be."""
+        messages = (flow.request, flow.response)
+        size = sum(len(message.raw_content or b"") for message in messages if message is not None)
+        self._flows.append((flow, size))
+        self._room -= size
+        while self._room < 0 and len(self._flows) > 1:
+            oldest, size = self._flows.popleft()
+            self._room += size
+            if not oldest.marked:
+                self._view.remove([oldest])
