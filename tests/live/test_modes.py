@@ -445,7 +445,7 @@ def test_the_same_body_again_after_its_client_left(server: LlamaServer, tmp_path
         assert "Traceback" not in proxy.log
 
 
-def test_two_tokis_before_one_server(tmp_path: Path) -> None:
+def test_two_tokis_notice_each_other(tmp_path: Path) -> None:
     """Each meets requests that it did not send. Both notice, steer nothing for a while, and answers stay whole."""
     with (
         start(tiny_model(), Flags(n_parallel=4, n_ctx=16384)) as server,

@@ -296,14 +296,14 @@ class Mitmdump:
         environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
         environment.pop("PYTHONPATH", None)
         with self._log.open("wb") as output:
-            self.process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 command, cwd=where, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
             )
         try:
             until(self._listening)
         except BaseException:
-            self.process.kill()
-            self.process.wait()
+            self._process.kill()
+            self._process.wait()
             raise
 
     @property
@@ -337,15 +337,15 @@ class Mitmdump:
 
     def stop(self) -> int:
         """End it as a user's Ctrl-C or a service manager would; its exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(PATIENCE)
+            return self._process.wait(PATIENCE)
         finally:
-            self.process.kill()
+            self._process.kill()
 
     def _listening(self) -> bool:
-        assert self.process.poll() is None, f"mitmdump ended: {self.log}"
+        assert self._process.poll() is None, f"mitmdump ended: {self.log}"
         with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=1):
             # The script is loaded in a task of its own, before or after the port is open.
             return not self._with_toki or "toki: starts afresh" in self.log
