@@ -111,21 +111,28 @@ class Explainer:
         self._tallies.clear()
 
     def conclude(
-        self, comparison: Comparison, measured: Measured, believed: Believed | None, *, unread: bool = False
+        self,
+        comparison: Comparison,
+        measured: Measured,
+        believed: Believed | None,
+        *,
+        unread: bool = False,
+        predicted: int | None = None,
     ) -> tuple[Finding, ...]:
         """What was found about a request that has ended, the costliest first. `unread`: it was given up before its
-        prompt was read."""
+        prompt was read; `predicted`: the reuse that was predicted for it."""
         slot = measured.slot if measured.slot is not None else believed.slot if believed is not None else None
-        now = Past(comparison.prompt.key, comparison.conversation, slot, unread, measured.reply_tokens, self._run)
-        findings = (self._given_up if unread else self._findings)(comparison, measured, believed, now)
+        now = Past(comparison.prompt.key, comparison.population, slot, unread, measured.reply_tokens, self._run)
+        if unread:
+            findings = self._given_up(comparison, believed)
+        else:
+            findings = self._findings(comparison, measured, believed, now, predicted)
         self._past[now.key] = now
         while len(self._past) > KEPT_REQUESTS:
             self._past.popitem(last=False)
         return tuple(sorted(findings, key=lambda finding: -finding.tokens))
 
-    def _given_up(
-        self, comparison: Comparison, measured: Measured, believed: Believed | None, now: Past
-    ) -> Iterable[Finding]:
+    def _given_up(self, comparison: Comparison, believed: Believed | None) -> Iterable[Finding]:
         """A prompt that nobody waited for is one cause with the one before, if that went the same way."""
         owner = self._past.get(comparison.longest_key) if comparison.longest_key is not None else None
         if owner is None or not owner.unread or not comparison.continues or comparison.longest < LEAST:
@@ -133,7 +140,12 @@ class Explainer:
         return [self._note(Change(Cause.ABORTED, None), comparison.longest, owner.key, believed, comparison)]
 
     def _findings(
-        self, comparison: Comparison, measured: Measured, believed: Believed | None, now: Past
+        self,
+        comparison: Comparison,
+        measured: Measured,
+        believed: Believed | None,
+        now: Past,
+        predicted: int | None,
     ) -> Iterable[Finding]:
         reused = measured.reused
         prompt = comparison.prompt
@@ -155,7 +167,9 @@ class Explainer:
         owner = self._past.get(comparison.longest_key) if comparison.longest_key is not None else None
         lost = min(comparison.longest, length - 1) - reused
         if owner is not None and lost >= least:
-            cause, detail = why_lost(comparison.longest, reused, owner, now, believed, self._past, changed is not None)
+            cause, detail = why_lost(
+                comparison.longest, reused, owner, now, believed, self._past, changed is not None, predicted
+            )
             found.append(self._note(Change(cause, None), lost, owner.key, believed, comparison, detail))
         return found
 

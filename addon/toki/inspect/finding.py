@@ -212,7 +212,7 @@ REMEDIES = {
     Cause.REWRITTEN: (Remedy.REWRITE, "freeze it, or move it to the end of the prompt"),
     Cause.SLOT_TAKEN: (Remedy.SLOT, "let toki choose the slot, or give the server more slots"),
     Cause.SLOT_BUSY: (Remedy.SLOT, "send the first one alone, the others when its prompt is read"),
-    Cause.SLOT_NOT_CHOSEN: (Remedy.SLOT, "let toki choose the slot"),
+    Cause.SLOT_NOT_CHOSEN: (Remedy.SLOT, "let toki choose the slot, and send no id_slot"),
     Cause.RAM_NOT_CONSULTED: (Remedy.SLOT, "let toki choose the slot, so that the server looks in RAM"),
     Cause.IDLE_CLEARED: (Remedy.SERVER, "raise --cache-ram, or set -np N or --no-cache-idle-slots"),
     Cause.CANNOT_ROLL_BACK: (Remedy.SERVER, "use --swa-full on a sliding-window model, or more checkpoints"),

@@ -23,6 +23,7 @@ from toki.inspect.comparison import compare
 from toki.inspect.explain import Explainer
 from toki.inspect.explain import Tally
 from toki.inspect.explanation import Explanation
+from toki.inspect.finding import Finding
 from toki.inspect.outline import of_chat
 from toki.inspect.outline import of_text
 from toki.store import Row
@@ -116,9 +117,11 @@ class Inspector:
         known = comparing is not None and not comparing.cancelled() and comparing.exception() is None
         compared = comparing.result() if comparing is not None and known else None
         try:
-            findings = (
-                self._explainer.conclude(compared, record.measured, record.believed, unread=unread) if compared else ()
-            )
+            findings: tuple[Finding, ...] = ()
+            if compared is not None:
+                findings = self._explainer.conclude(
+                    compared, record.measured, record.believed, unread=unread, predicted=record.predicted
+                )
         except Exception as error:
             self._complain(f"explain: {type(error).__name__}", f"a request can't be explained: {error!r}")
             findings = ()

@@ -16,10 +16,11 @@ from toki.inspect.finding import Cause
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What became of an earlier request. `slot`: where it ran, as far as known; `run`: which life of the server."""
+    """What became of an earlier request. `slot`: where it ran, as far as known; `run`: which life of the server.
+    `population`: the conversations that start as its own does."""
 
     key: int
-    conversation: int
+    population: int
     slot: int | None = None
     unread: bool = False  # it was given up before its prompt was read
     reply_tokens: int | None = None
@@ -34,10 +35,12 @@ def why_lost(
     believed: Believed | None,
     past: Mapping[int, Past],
     branched: bool,
+    predicted: int | None,
 ) -> tuple[Cause, str]:
     """The cause, and numbers to it. `expected` tokens were once processed, for the request `owner`, and only `reused`
     were found again by the request `now`. `past`: the requests until then, in their order. `branched`: the answer to
-    `owner` came back other than it was generated."""
+    `owner` came back other than it was generated. `predicted`: the reuse that toki expected, with what it knows of the
+    model's window."""
     if owner.run != now.run:
         return Cause.RESTARTED, ""
     if owner.unread:
@@ -48,6 +51,9 @@ def why_lost(
     slots = [one for one in holders if one.slot is not None]
     here = next((one for one in slots if not one.busy and now.slot in (None, one.slot)), None)
     if here is not None:
+        window = believed.rules.window is not None
+        if window and predicted is not None and predicted > reused + SLACK:
+            return Cause.UNEXPLAINED, ""  # the window is none that could not go back there
         if branched or here.shared < here.length - SLACK:
             return Cause.CANNOT_ROLL_BACK, f"it branches at token {expected:,}, and was read anew from {reused:,} on"
         return Cause.UNEXPLAINED, ""
@@ -59,10 +65,9 @@ def why_lost(
         return Cause.RAM_NOT_CONSULTED, f"an entry holds {holders[0].shared:,} tokens of it"
     others = [one for one in past.values() if one.key > owner.key and one.key != now.key and one.run == now.run]
     single = believed.rules.n_slots == 1
-    if any(single or (one.slot is not None and one.slot == owner.slot) for one in others):
-        return Cause.SLOT_TAKEN, ""
-    if believed.rules.clears and others:
-        return Cause.IDLE_CLEARED, ""
-    if others and (owner.slot is None or any(one.slot is None for one in others)):
+    takers = [one for one in others if single or (one.slot is not None and one.slot == owner.slot)]
+    if believed.rules.clears and others and all(one.population != owner.population for one in takers):
+        return Cause.IDLE_CLEARED, ""  # each launch empties the others' slots, whoever takes them then
+    if takers or (others and (owner.slot is None or any(one.slot is None for one in others))):
         return Cause.SLOT_TAKEN, ""
     return Cause.UNEXPLAINED, ""
