@@ -31,7 +31,7 @@ from toki.server import LlamaServerBackend
 from toki.server import Props
 from toki.server import ServerError
 
-BUDGET_S = 40.0  # for everything but the answer to the question
+BUDGET_S = 36.0  # for everything but the answer to the question
 TIMEOUT = 5.0  # seconds that one look may take
 KEY_VARIABLE = "LLAMA_API_KEY"  # the one that llama-server itself reads
 MOST_NAME = 40  # characters of what a server calls itself
