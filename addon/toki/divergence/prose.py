@@ -1,0 +1,402 @@
+"""Do two pieces of prose say the same? What an embedding is blind to is compared exactly, sentence by sentence."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from toki.divergence.meaning import Embedding
+from toki.divergence.meaning import Meaning
+from toki.divergence.quantities import quantities
+from toki.divergence.quantities import unmatched
+from toki.divergence.words import ORDINALS
+from toki.divergence.words import WORD
+from toki.divergence.words import degrees
+from toki.divergence.words import knows_negation
+from toki.divergence.words import language_of
+from toki.divergence.words import negations
+from toki.divergence.words import opposite
+from toki.divergence.words import small_word
+
+CLOSE = 0.5  # share of stems from which two sentences are versions of one
+TRANSLATED_LENGTH = 2.6  # by how much the lengths of a text and its translation may differ, weighed by script
+
+_MARKUP = re.compile(r"\*\*|__|~~|`+|^\s{0,3}#{1,6}\s+|^\s*>\s?|\\(?=[*_#`])|</?(?:b|i|em|strong|p|br|code)\s*/?>", re.M)
+_EMPHASIS = re.compile(r"(?<![\w*])\*(?=\S)([^*\n]+)(?<=\S)\*(?![\w*])|(?<![\w_])_(?=\S)([^_\n]+)(?<=\S)_(?![\w_])")
+_LINK = re.compile(r"\[([^\]\n]+)\]\(([^)\s]+)\)")
+_RULE = re.compile(r"^\s*(?:[-*_]\s*){3,}$|^\s*\|?(?:\s*:?-+:?\s*\|)+\s*:?-*:?\s*$", re.M)
+_BULLET = re.compile(r"^\s*[-*+•·–]\s+")
+_NUMBERED = re.compile(r"^\s*(?:step\s+)?\(?(\d{1,2}|[a-h])[.):]\s+", re.I)
+_SENTENCE = re.compile(r"(?<=[.!?…])[\"')\]]*\s+|(?<=[。！？।؟])\s*|;\s+")
+_ABBREVIATION = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|No|vs|etc|e\.g|i\.e|z\.B|a\.m|p\.m|[A-Z])\.$")
+_IDENTIFIER = re.compile(
+    r"https?://[^\s)>\]]+|[\w.+-]+@[\w-]+\.\w+|(?<![\w/])(?:\.{0,2}/)?(?:[\w.-]+/)+[\w.-]*\w|\b\w+\.(?:py|js|ts|json|md|txt|"
+    r"csv|html|css|c|h|rs|go|sh|yaml|yml|toml|png|jpg|pdf|com|org|net|io)\b|\b\w*[a-z]_[a-z]\w*\b|\b[a-z]+[A-Z]\w*\b"
+    r"|\b\w+\(\)|(?<!\w)--?[a-z][\w-]+\b|\b(?=\w*[A-Za-z])(?=\w*\d)(?!\d+(?:st|nd|rd|th|k|m|s|h|km|cm|mm|kg|g|l|ml|am|pm|gb|mb|"
+    r"kb|tb|ms|kw|w|v)\b)[A-Za-z]\w+\b",
+    re.I,
+)
+_CAMEL = re.compile(r"[a-z][A-Z]")
+_LIST = re.compile(
+    r"\b[\w'’-]+(?:, [\w'’-]+)*,? (?:and|or|und|oder|et|ou|y|o|e|en|of|и|или) [\w'’-]+\b|\b[\w'’-]+(?:, [\w'’-]+){2,}\b"
+)
+_LIST_BREAK = re.compile(r",? (?:and|or|und|oder|et|ou|y|o|e|en|of|и|или) |, ")
+_SEQUENCE = re.compile(r"\b(?:then|next|afterwards|after that|finally|lastly|first|second|before|later)\b", re.I)
+_FILLER = re.compile(
+    r"(?:sure|certainly|of course|absolutely|okay|ok|alright|great question|good question|thanks for asking|"
+    r"no problem|gladly|happy to help|i'd be happy to help|here you go|here it is|you're welcome|"
+    r"(?:here(?:'s| is| are)|below (?:is|are)|the following (?:is|are))\b.*:|"
+    r"(?:please )?let me know if .*|(?:i )?hope (?:this|that|it) helps.*|feel free to .*|"
+    r"is there anything else .*|do you have (?:any )?(?:other|more|further) questions.*)[.!?,]*",
+    re.I,
+)
+_LEAD_IN = re.compile(
+    r"^(?:sure|certainly|of course|absolutely|okay|ok|well|yes, of course|great question|i think(?: that)?|"
+    r"i believe(?: that)?|in my opinion|basically|actually|in short|in summary|to sum up|overall|note that|"
+    r"the answer is|answer)(?:[,:!]\s+|\s+(?=that\b|[a-z]))",
+    re.I,
+)
+_DAYS_AND_MONTHS = frozenset(
+    "monday tuesday wednesday thursday friday saturday sunday january february march april may june july august "
+    "september october november december mon tue wed thu fri sat sun jan feb mar apr jun jul aug sep sept oct nov "
+    "dec".split()
+)
+_NO_NAMES = frozenset("i i'm i'll i've i'd ok okay mr mrs ms dr json html css url api sql http https cpu gpu ram".split())
+_ENDINGS = re.compile(r"(?:'s|’s|ing|edly|ed|ies|ly|es|s|e)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One sentence or list item in plain text. `folded`: its words, casefolded; `step`: of a numbered list."""
+
+    text: str
+    folded: tuple[str, ...]
+    stems: frozenset[str]
+    item: bool
+    step: bool
+
+
+def difference(one: str, other: str, meaning: Meaning) -> str:
+    """What two texts say differently, in a few words; "" where nothing was found."""
+    plain = [_plain(text) for text in (one, other)]
+    ones, others = (_sentences(text) for text in plain)
+    return _Pair(*("\n".join(s.text for s in side) for side in (ones, others)), ones, others, meaning).difference()
+
+
+class _Pair:
+    """Two texts while they are compared."""
+
+    def __init__(
+        self, one: str, other: str, ones: Sequence[Sentence], others: Sequence[Sentence], meaning: Meaning
+    ) -> None:
+        self.one, self.other, self.ones, self.others, self.meaning = one, other, ones, others, meaning
+        self.languages = language_of(one), language_of(other)
+        self.translated = "" not in self.languages and self.languages[0] != self.languages[1]
+        self.language = self.languages[0] or self.languages[1] or "en"
+
+    @property
+    def embedding(self) -> Embedding:
+        return self.meaning.english if self.language == "en" else self.meaning.foreign
+
+    def difference(self) -> str:
+        rules = (
+            (self._empty, self._numbers, self._identifiers, self._polarity, self._translation)
+            if self.translated
+            else (
+                self._empty, self._numbers, self._identifiers, self._names, self._asked, self._same_words,
+                self._versions, self._polarity, self._rest,
+            )
+        )  # fmt: skip
+        for rule in rules:
+            found = rule()
+            if found is not None:
+                return found
+        return ""
+
+    # Each rule tells a difference, "" for "the same, ask no further", or None: it can't tell.
+
+    def _empty(self) -> str | None:
+        if not self.one.strip() or not self.other.strip():
+            return "" if self.one.strip() == self.other.strip() else "a missing part: nothing is left of one text"
+        return None
+
+    def _numbers(self) -> str | None:
+        first, second = self.languages[0] or self.language, self.languages[1] or self.language
+        one, other = quantities(self.one, first), quantities(self.other, second)
+        if missing := [*unmatched(one, other), *unmatched(other, one)]:
+            return f"a changed number: {missing[0].raw:g}"
+        return None
+
+    def _identifiers(self) -> str | None:
+        sides = [
+            {found for found in _IDENTIFIER.findall(text) if not found.islower() or not found.isalpha()}
+            for text in (self.one, self.other)
+        ]
+        if not self.translated:
+            sides = [{found for found in side if _telling(found)} for side in sides]
+        folded = [re.sub(r"\s", "", text.casefold()) for text in (self.one, self.other)]
+        for side, text in ((sides[0], folded[1]), (sides[1], folded[0])):
+            for found in side:
+                if _telling(found) and found.casefold() not in text:
+                    return f"a changed name: {found}"
+        return None
+
+    def _names(self) -> str | None:
+        if self.language == "de":  # where every noun has a capital
+            return None
+        sides = _names(self.ones), _names(self.others)
+        words = [WORD.findall(text) for text in (self.one, self.other)]
+        for names, those in ((sides[0], words[1]), (sides[1], words[0])):
+            for name in names:
+                if not any(_same_name(name, word) for word in those) and not _initials(name, those):
+                    return f"a changed name: {name}"
+        return None
+
+    def _asked(self) -> str | None:
+        asked = [any(s.text.rstrip().endswith(("?", "？", "؟")) for s in side) for side in (self.ones, self.others)]
+        return "a question in the place of a statement" if asked[0] != asked[1] else None
+
+    def _same_words(self) -> str | None:
+        """Texts of the same words: in the same order, or in another."""
+        one, other = ([word for s in side for word in s.folded] for side in (self.ones, self.others))
+        if one == other:
+            return ""
+        if Counter(one) != Counter(other):
+            return None
+        if Counter(_lists(s) for s in self.ones) == Counter(_lists(s) for s in self.others):
+            if all(_lists(a) == _lists(b) for a, b in zip(self.ones, self.others, strict=True)):
+                return ""
+            if all(s.step for s in (*self.ones, *self.others) if s.item) and any(s.step for s in self.ones):
+                return "steps in another order"
+            return "steps in another order" if _SEQUENCE.search(self.one) else ""
+        return self._exchanged(one, other)
+
+    def _exchanged(self, one: Sequence[str], other: Sequence[str]) -> str | None:
+        """Whether a word stands where another one stood: the same words, said of each other."""
+        places = [_places(words) for words in (one, other)]
+        for place, word in places[0].items():
+            if word and places[1].get(place, word) not in ("", word):
+                return f"words exchanged: {word}"
+        return None
+
+    def _versions(self) -> str | None:
+        """Sentence by sentence, where two are versions of one."""
+        for one in self.ones:
+            other = max(self.others, key=lambda s: _shared(one, s))
+            if _shared(one, other) < CLOSE:
+                continue
+            if found := self._version(one, other):
+                return found
+        return None
+
+    def _version(self, one: Sentence, other: Sentence) -> str | None:
+        if self.language == "en":
+            sides = degrees([*one.folded]), degrees([*other.folded])
+            for family in {*sides[0], *sides[1]}:
+                here, there = (side.get(family, frozenset()) for side in sides)
+                if here != there and (family == "certainty" or (here and there)):
+                    return f"another degree of {family}"
+        left, right = ([*one.folded], [*other.folded])
+        swaps: list[tuple[str, str]] = []
+        for kind, a, b, c, d in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
+            if kind == "replace" and b - a == d - c:
+                swaps += zip(left[a:b], right[c:d], strict=True)
+        flips = abs(negations(one.text, self.language) - negations(other.text, self.language))
+        gone, come = Counter(left) - Counter(right), Counter(right) - Counter(left)
+        if self.language == "en":
+            flips += sum(any(opposite(word, new) for new in come) for word in gone)
+        if flips % 2:
+            return "the opposite"
+        for word, new in swaps:
+            if small_word(word) or small_word(new) or _stem(word) == _stem(new) or opposite(word, new):
+                continue
+            if _numeral(word) or _numeral(new):
+                continue
+            if len(word) > 1 and self.embedding.cosines([word], [new])[0, 0] < self.embedding.limits.word:
+                return f"another word: {word}, {new}"
+        return None
+
+    def _polarity(self) -> str | None:
+        """Whether one text negates and the other does not, where sentences could not be matched."""
+        first, second = self.languages[0] or self.language, self.languages[1] or self.language
+        if not (knows_negation(first) and knows_negation(second)):
+            return None
+        negated = [
+            sum(negations(s.text, language) > 0 for s in side)
+            for side, language in ((self.ones, first), (self.others, second))
+        ]
+        if (negated[0] > 0) == (negated[1] > 0):
+            return None
+        words = [{word for s in side for word in s.folded} for side in (self.ones, self.others)]
+        if not self.translated and any(opposite(a, b) for a in words[0] - words[1] for b in words[1] - words[0]):
+            return None
+        return "a negation"
+
+    def _translation(self) -> str | None:
+        lengths = [_weight(text) for text in (self.one, self.other)]
+        if max(lengths) > TRANSLATED_LENGTH * min(lengths):
+            return "a missing part in the translation"
+        embedding = self.meaning.translations
+        if embedding is None:
+            return ""
+        cosine = float(embedding.cosines([self.one], [self.other])[0, 0])
+        if cosine < embedding.limits.whole:
+            return f"no translation: cosine {cosine:.2f}"
+        return self._uncovered(embedding)
+
+    def _rest(self) -> str | None:
+        embedding = self.embedding
+        cosine = float(embedding.cosines([self.one], [self.other])[0, 0])
+        if cosine < embedding.limits.whole:
+            return f"another meaning: cosine {cosine:.2f}"
+        return self._uncovered(embedding)
+
+    def _uncovered(self, embedding: Embedding) -> str | None:
+        """A sentence that has no counterpart in the other text: alone, or with its neighbour."""
+        sides = [[s.text for s in side] for side in (self.ones, self.others)]
+        if max(map(len, sides)) == 1:
+            return None
+        wholes = [[*side, *(" ".join(side[n : n + 2]) for n in range(len(side) - 1))] for side in sides]
+        cosines = embedding.cosines(*wholes)
+        for side, best in ((sides[0], cosines.max(axis=1)), (sides[1], cosines.max(axis=0))):
+            for text, cosine in zip(side, best, strict=False):
+                if cosine < embedding.limits.part:
+                    return f"a missing part: {text[:60]} (cosine {cosine:.2f})"
+        return None
+
+
+def _plain(text: str) -> str:
+    """`text` without what only a display shows: markup, kinds of quotes, dashes and spaces, emoji."""
+    text = unicodedata.normalize("NFKC", text)
+    text = text.translate(_TYPES)
+    text = "".join(c for c in text if unicodedata.category(c) not in ("So", "Cf", "Sk") or c == "°")
+    text = _RULE.sub("", text)
+    text = _LINK.sub(r"\1 \2", text)
+    text = _EMPHASIS.sub(lambda match: match[1] or match[2], _MARKUP.sub("", text))
+    return re.sub(r"[ \t]*\|[ \t]*", " ", text)
+
+
+_TYPES = str.maketrans(
+    {"“": '"', "”": '"', "„": '"', "«": '"', "»": '"', "‘": "'", "’": "'", "‚": "'", "–": "-", "—": "-", "…": "...",
+     "−": "-", "\ufffc": " "}
+)  # fmt: skip
+
+
+def _sentences(text: str) -> list[Sentence]:
+    found: list[Sentence] = []
+    for line in text.splitlines():
+        bullet, numbered = _BULLET.match(line), _NUMBERED.match(line)
+        mark = bullet or numbered
+        rest = line[mark.end() :] if mark else line
+        held = ""
+        for piece in _SENTENCE.split(rest.strip()):
+            held = f"{held} {piece}".strip()
+            if _ABBREVIATION.search(held):
+                continue
+            if held:
+                found.append(_sentence(held, item=bool(mark), step=bool(numbered)))
+            held = ""
+        if held:
+            found.append(_sentence(held, item=bool(mark), step=bool(numbered)))
+    kept = [sentence for sentence in found if not _FILLER.fullmatch(sentence.text.strip())]
+    return kept or found
+
+
+def _sentence(text: str, *, item: bool, step: bool) -> Sentence:
+    lead = _LEAD_IN.match(text)
+    text = text[lead.end() :] if lead and len(text) > lead.end() else text
+    folded = tuple(match.casefold() for match in re.findall(r"[^\W_]+(?:['-][^\W_]+)*", _expanded(text)))
+    stems = frozenset(_stem(word) for word in folded if not small_word(word)) or frozenset(folded)
+    return Sentence(text, folded, stems, item, step)
+
+
+def _expanded(text: str) -> str:
+    """Contractions written out."""
+    text = re.sub(r"\bcan't\b|\bcannot\b", "can not", text, flags=re.I)
+    text = re.sub(r"\bwon't\b", "will not", text, flags=re.I)
+    text = re.sub(r"n't\b", " not", text, flags=re.I)
+    text = re.sub(r"\b(it|he|she|that|there|what|who|here|where)'s\b", r"\1 is", text, flags=re.I)
+    text = re.sub(r"'re\b", " are", text, flags=re.I)
+    text = re.sub(r"'ll\b", " will", text, flags=re.I)
+    text = re.sub(r"'ve\b", " have", text, flags=re.I)
+    return re.sub(r"\bi'm\b", "i am", text, flags=re.I)
+
+
+def _stem(word: str) -> str:
+    short = _ENDINGS.sub("", word)
+    return short if len(short) > 2 else word
+
+
+def _shared(one: Sentence, other: Sentence) -> float:
+    """The share of stems that two sentences have in common, of the larger one's."""
+    return len(one.stems & other.stems) / max(len(one.stems), len(other.stems), 1)
+
+
+def _lists(sentence: Sentence) -> str:
+    """A sentence with the items of lists inside it in a fixed order."""
+    text = re.sub(r"[^\w\s,'-]", "", sentence.text.casefold())
+    return _LIST.sub(lambda match: " & ".join(sorted(_LIST_BREAK.split(match[0]))), text)
+
+
+def _places(words: Sequence[str]) -> dict[tuple[str, str], str]:
+    """Which word stands between which two others; "" where several do."""
+    found: dict[tuple[str, str], str] = {}
+    padded = ["", *words, ""]
+    for before, word, after in zip(padded, padded[1:], padded[2:], strict=False):
+        if not small_word(word) or word in ("he", "she", "i", "you"):
+            found[before, after] = word if found.get((before, after), word) == word else ""
+    return found
+
+
+def _telling(found: str) -> bool:
+    return bool(re.search(r"[\d_/@.()]|--", found) or _CAMEL.search(found))
+
+
+def _numeral(word: str) -> bool:
+    return any(map(str.isdigit, word)) or word in ORDINALS
+
+
+def _names(sentences: Sequence[Sentence]) -> list[str]:
+    """Words with a capital that does not come from their place."""
+    found = []
+    for sentence in sentences:
+        words = list(WORD.finditer(sentence.text))
+        capitals = [match for match in words if match[0][0].isupper()]
+        if len(words) > 3 and len(capitals) > 0.6 * len(words):  # a heading
+            continue
+        for match in capitals:
+            before = sentence.text[: match.start()].rstrip()
+            word = re.sub(r"['’]s$", "", match[0])
+            starts = not before or before[-1] in ':"(“.!?[-'
+            if word.casefold() in _NO_NAMES or (starts and not word.isupper()) or len(word) < 2:
+                if not (starts and word.casefold() in _DAYS_AND_MONTHS - {"may", "march", "mar", "sun", "sat"}):
+                    continue
+            found.append(word)
+    return found
+
+
+def _same_name(name: str, word: str) -> bool:
+    one, other = name.casefold(), re.sub(r"['’]s$", "", word.casefold())
+    if one == other:
+        return True
+    short, long = sorted((one, other), key=len)
+    if {one, other} <= _DAYS_AND_MONTHS:
+        return long.startswith(short)
+    return len(short) > 3 and any(long == short + ending for ending in ("s", "es", "ian", "ese", "ish"))
+
+
+def _initials(name: str, words: Sequence[str]) -> bool:
+    """Whether a name is the initials of what the other text spells out, or a part of what it abbreviates."""
+    if name.isupper() and len(name) > 1:
+        starts = "".join(word[0] for word in words if word[0].isupper())
+        return name in starts
+    return any(word.isupper() and len(word) > 1 and name[0] in word for word in words)
+
+
+def _weight(text: str) -> float:
+    """The length of a text, a character of Chinese, Japanese or Korean counting as three."""
+    return sum(3.0 if c >= "\u2e80" else 1.0 for c in text if not c.isspace()) or 1.0

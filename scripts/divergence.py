@@ -1,0 +1,79 @@
+"""Do answers change with what the server reuses, and does toki change any? `make divergence`
+
+    python scripts/divergence.py collect --models smollm2 --builds xllamacpp   # hours on two cores; goes on where it was
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from typing import get_args
+
+from divergence_prompts import PARTS
+from divergence_prompts import prompts
+from divergence_ways import MODELS
+from divergence_ways import WAYS
+from divergence_ways import Pass
+from divergence_ways import run
+from servers import BUILDS
+from servers import CACHE
+from servers import Build
+
+ANSWERS = CACHE / "divergence"
+TEMPERATURES = (0.0, 0.8)
+
+
+def passes(models: Sequence[str], builds: Sequence[Build], temperatures: Sequence[float]) -> Iterator[Pass]:
+    """All passes, those first that already tell something without the others."""
+    for model, build, temperature in product(models, builds, temperatures):
+        for number, part, way in product((1, 2), range(PARTS), WAYS):
+            yield Pass(model, build, way, temperature, number, part)
+
+
+def collect(wanted: Sequence[Pass], into: Path, seconds: float) -> bool:
+    """Run the passes that are not in `into` yet, one file each, for `seconds` at most; whether all are there."""
+    into.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + seconds
+    for one in wanted:
+        file = into / f"{one.name}.json"
+        if file.exists():
+            continue
+        if time.monotonic() > until:
+            return False
+        begun = time.monotonic()
+        answers, actions = run(one, prompts(one.part))
+        took = time.monotonic() - begun
+        found = {"pass": asdict(one), "actions": actions, "seconds": took, "load": os.getloadavg()[0]}
+        partial = file.with_suffix(".partial")
+        partial.write_text(json.dumps({**found, "answers": [asdict(answer) for answer in answers]}), encoding="utf-8")
+        partial.replace(file)
+        print(f"{one.name}: {len(answers)} answers in {took:.0f} s", flush=True)
+    return True
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    collecting = commands.add_parser("collect", help="send the prompts and keep the answers")
+    collecting.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    collecting.add_argument("--builds", nargs="+", choices=get_args(Build), default=list(BUILDS))
+    collecting.add_argument("--temperatures", nargs="+", type=float, default=list(TEMPERATURES))
+    collecting.add_argument("--seconds", type=float, default=float("inf"), help="start no pass after that")
+    collecting.add_argument("--answers", type=Path, default=ANSWERS)
+    given = parser.parse_args(arguments)
+    if given.command == "collect":
+        wanted = list(passes(given.models, given.builds, given.temperatures))
+        return 0 if collect(wanted, given.answers, given.seconds) else 1
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""The ways of asking that scripts/divergence.py compares: each sends the same requests and keeps the answers.
+
+A pass is some of the prompts, one way, at one temperature, on a server started for it. All ways get the same bytes,
+but that `fresh` adds `"cache_prompt": false` and `restore` names its slot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import astuple
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import requests
+
+from divergence_prompts import Prompt
+from proxy import mitmdump
+from proxy import rows_of
+from servers import Build
+from servers import Flags
+from servers import gemma3
+from servers import smollm2
+from servers import start
+from toki.server import Auth
+from toki.server import LlamaServerBackend
+
+MODELS: dict[str, Callable[[], Path]] = {"smollm2": smollm2, "gemma3": gemma3}
+WAYS = {
+    "fresh": "no cache: cache_prompt false, one at a time",
+    "alone": "the server alone, one at a time",
+    "toki": "toki, one at a time",
+    "alone-4": "the server alone, 4 at once",
+    "toki-4": "toki, 4 at once",
+    "restore": "slot saved after each request and restored before the next of its group, one at a time",
+}
+LENGTHS = {"json": 40, "tools": 40}  # tokens of an answer; an object must have the room to end
+LENGTH = 24
+N_CTX = 8192
+TIMEOUT = 120.0  # seconds for one answer
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What was asked how. `number` tells two passes of the same kind apart, 1 or 2; `part` is the part of the prompts."""
+
+    model: str
+    build: Build
+    way: str
+    temperature: float
+    number: int
+    part: int
+
+    @property
+    def name(self) -> str:
+        return "-".join(map(str, astuple(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer. `tokens`: text and log-probability of each sampled token, and by how much the best one led."""
+
+    prompt: str
+    kind: str
+    text: str
+    finish: str
+    reused: int
+    evaluated: int
+    tokens: Sequence[tuple[str, float, float]]
+
+
+def run(one: Pass, prompts: Sequence[Prompt]) -> tuple[list[Answer], dict[str, int]]:
+    """Send `prompts` in their order; answers in the same order, and how often toki did what.
+
+    Raises RuntimeError where a server does not start and requests' own exceptions where an answer does not come.
+    """
+    at_once = 4 if one.way.endswith("-4") else 1
+    with _entrance(one) as (url, saved, db):
+        backend = LlamaServerBackend(url)
+        with ThreadPoolExecutor(at_once) as pool, requests.Session() as session:
+            session.trust_env = False
+
+            def ask(prompt: Prompt) -> Answer:
+                if saved is None:
+                    return _ask(session, url, one, prompt)
+                return _restored(session, url, one, prompt, backend, saved)
+
+            answers = list(pool.map(ask, prompts))
+        actions = [row["action"] for row in rows_of(db, len(prompts))] if db is not None else []
+        return answers, dict(Counter(actions))
+
+
+@contextmanager
+def _entrance(one: Pass) -> Iterator[tuple[str, Path | None, Path | None]]:
+    """Where requests go; for `restore` the folder that slots are saved in, for toki its database."""
+    model = MODELS[one.model]()
+    if one.way == "restore":
+        with TemporaryDirectory(prefix="slots-") as name:
+            flags = Flags(n_ctx=N_CTX, n_parallel=1, cache_ram_mib=0, slot_save_path=name)
+            with start(model, flags, one.build) as server:
+                yield server.url, Path(name), None
+        return
+    with start(model, Flags(n_ctx=N_CTX), one.build) as server:
+        if one.way.startswith("toki"):
+            with mitmdump(server.url) as proxy:
+                yield proxy.url, None, proxy.db
+        else:
+            yield server.url, None, None
+
+
+def _restored(
+    session: requests.Session, url: str, one: Pass, prompt: Prompt, backend: LlamaServerBackend, saved: Path
+) -> Answer:
+    file = f"{prompt.group}.bin"
+    backend.cache_erase(0, Auth(), TIMEOUT)
+    if (saved / file).exists():
+        backend.cache_load(0, file, Auth(), TIMEOUT)
+    answer = _ask(session, url, one, prompt)
+    backend.cache_save(0, file, Auth(), TIMEOUT)
+    return answer
+
+
+def _ask(session: requests.Session, url: str, one: Pass, prompt: Prompt) -> Answer:
+    reply = session.post(f"{url}/v1/chat/completions", data=body(one, prompt), timeout=TIMEOUT)
+    reply.raise_for_status()
+    return answer_of(prompt, reply.json())
+
+
+def body(one: Pass, prompt: Prompt) -> bytes:
+    """The request. The seed depends on the prompt alone, so that each way draws the same numbers."""
+    seed = int.from_bytes(hashlib.sha256(prompt.name.encode()).digest()[:4], "big")
+    asked: dict[str, Any] = {
+        "messages": list(prompt.messages),
+        "max_tokens": LENGTHS.get(prompt.kind, LENGTH),
+        "temperature": one.temperature,
+        "seed": seed,
+        "logprobs": True,
+        "top_logprobs": 2,
+        **prompt.extra,
+    }
+    if one.way == "fresh":
+        asked["cache_prompt"] = False
+    if one.way == "restore":
+        asked["id_slot"] = 0
+    return json.dumps(asked, ensure_ascii=False).encode()
+
+
+def answer_of(prompt: Prompt, reply: dict[str, Any]) -> Answer:
+    """What a reply of /v1/chat/completions says: the text that a client sees, tool calls included, and the figures."""
+    choice, timings = reply["choices"][0], reply["timings"]
+    message = choice["message"]
+    parts = [message.get("reasoning_content") or "", message.get("content") or ""]
+    for call in message.get("tool_calls") or ():
+        parts.append(json.dumps({"name": call["function"]["name"], "arguments": call["function"]["arguments"]}))
+    tokens = []
+    for token in (choice.get("logprobs") or {}).get("content") or ():
+        best = sorted((entry["logprob"] for entry in token["top_logprobs"]), reverse=True)
+        tokens.append((token["token"], token["logprob"], best[0] - best[1] if len(best) > 1 else float("inf")))
+    return Answer(
+        prompt=prompt.name,
+        kind=prompt.kind,
+        text="\n".join(filter(None, parts)),
+        finish=str(choice["finish_reason"]),
+        reused=timings["cache_n"],
+        evaluated=timings["prompt_n"],
+        tokens=tokens,
+    )
