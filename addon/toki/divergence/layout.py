@@ -17,6 +17,7 @@ _STARTS_CODE = re.compile(
     r"(?:if|elif|while|for|with|except|try|else)\b.*:\s*$|(?:if|while|for|switch|else|try)\b.*\{\s*$|"
     r"(?:const|let|var)\s+\w+\s*=|(?:export\s+)?(?:async\s+)?function\b.*\{?|#include\b|#!/|(?:public|private|static)\s.*|"
     r"(?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER)\s+(?:.+\s)?(?:FROM|INTO|SET|TABLE|INDEX|\*).*|print\s*\(.*\)|"
+    r"(?:sudo\s+)?(?:rm|git|cd|ls|pip|npm|make|curl|docker|cp|mv|mkdir|chmod|grep|cat|apt|ssh)\s+[-\w./~].*|"
     r"[\w.\[\]\"']+\s*(?:[-+*/]?=)\s*[^=\s].*|[\w.]+\(.*\);?\s*$|.*[;{}]\s*$|\s*@\w+.*)",
 )
 _YAML = re.compile(r"^\s*(?:-\s+)?[\w.\"'-]+:(?:\s+\S.*)?$|^\s*-\s+\S+$")
@@ -58,10 +59,10 @@ def split(text: str) -> Parts:
             code.append(Code(textwrap.dedent(match["code"].expandtabs(4)), match["language"].lower()))
         return MARK
 
-    prose = _FENCE.sub(take, text)
-    if not code and looks_like_code(prose.replace(MARK, "")):
-        return Parts("", (Code(textwrap.dedent(prose.expandtabs(4))),), tuple(values))
-    prose, embedded = _embedded(prose)
+    unfenced = _FENCE.sub(take, text)
+    prose, embedded = _embedded(unfenced)
+    if not code and looks_like_code(prose.replace(MARK.strip(), "")):
+        return Parts("", (Code(textwrap.dedent(unfenced.expandtabs(4))),), tuple(values))
     return Parts(prose, tuple(code), (*values, *embedded))
 
 
@@ -120,7 +121,7 @@ def differ_in_white_space_alone(one: str, other: str) -> bool:
 
 def squeezed(text: str) -> str:
     """`text` without white space, but for a mark where it parts digits."""
-    return "".join(_BETWEEN_DIGITS.sub("\x1f", text).split())
+    return "".join(_BETWEEN_DIGITS.sub("\x00", text).split())
 
 
 def _shapes(text: str) -> list[list[tuple[int, str]]]:

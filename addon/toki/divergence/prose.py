@@ -11,6 +11,7 @@ from difflib import SequenceMatcher
 
 from toki.divergence.meaning import Embedding
 from toki.divergence.meaning import Meaning
+from toki.divergence.quantities import is_unit
 from toki.divergence.quantities import quantities
 from toki.divergence.quantities import unmatched
 from toki.divergence.words import ORDINALS
@@ -25,6 +26,9 @@ from toki.divergence.words import small_word
 CLOSE = 0.5  # share of stems from which two sentences are versions of one
 TRANSLATED_LENGTH = 2.6  # by how much the lengths of a text and its translation may differ, weighed by script
 
+WINDOW = 7  # words on each side of one in whose place another one stands
+
+_IDEOGRAPH = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 _MARKUP = re.compile(r"\*\*|__|~~|`+|^\s{0,3}#{1,6}\s+|^\s*>\s?|\\(?=[*_#`])|</?(?:b|i|em|strong|p|br|code)\s*/?>", re.M)
 _EMPHASIS = re.compile(r"(?<![\w*])\*(?=\S)([^*\n]+)(?<=\S)\*(?![\w*])|(?<![\w_])_(?=\S)([^_\n]+)(?<=\S)_(?![\w_])")
 _LINK = re.compile(r"\[([^\]\n]+)\]\(([^)\s]+)\)")
@@ -36,15 +40,18 @@ _ABBREVIATION = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|No|vs|etc|e\.g|i\.e|z\.B|
 _IDENTIFIER = re.compile(
     r"https?://[^\s)>\]]+|[\w.+-]+@[\w-]+\.\w+|(?<![\w/])(?:\.{0,2}/)?(?:[\w.-]+/)+[\w.-]*\w|\b\w+\.(?:py|js|ts|json|md|txt|"
     r"csv|html|css|c|h|rs|go|sh|yaml|yml|toml|png|jpg|pdf|com|org|net|io)\b|\b\w*[a-z]_[a-z]\w*\b|\b[a-z]+[A-Z]\w*\b"
-    r"|\b\w+\(\)|(?<!\w)--?[a-z][\w-]+\b|\b(?=\w*[A-Za-z])(?=\w*\d)(?!\d+(?:st|nd|rd|th|k|m|s|h|km|cm|mm|kg|g|l|ml|am|pm|gb|mb|"
+    r"|\b\w+\(\)|(?<!\w)--?[a-z][\w-]*\b|\b(?=\w*[A-Za-z])(?=\w*\d)(?!\d+(?:st|nd|rd|th|k|m|s|h|km|cm|mm|kg|g|l|ml|am|pm|gb|mb|"
     r"kb|tb|ms|kw|w|v)\b)[A-Za-z]\w+\b",
     re.I,
 )
 _CAMEL = re.compile(r"[a-z][A-Z]")
+_TOKEN = re.compile(rf"{_IDEOGRAPH.pattern}|(?:(?!{_IDEOGRAPH.pattern})[^\W_])+(?:['-][^\W_]+)*")
+_ITEM = r"(?:(?:a|an|the|some|one|my|your|ein|eine|un|une|una|le|la|el) )?[\w'-]+"
 _LIST = re.compile(
-    r"\b[\w'’-]+(?:, [\w'’-]+)*,? (?:and|or|und|oder|et|ou|y|o|e|en|of|и|или) [\w'’-]+\b|\b[\w'’-]+(?:, [\w'’-]+){2,}\b"
+    rf"\b{_ITEM}(?:, {_ITEM})*,? (?:and|or|und|oder|et|ou|y|o|e|en|of|и|или) {_ITEM}\b|\b{_ITEM}(?:, {_ITEM}){{2,}}\b"
 )
 _LIST_BREAK = re.compile(r",? (?:and|or|und|oder|et|ou|y|o|e|en|of|и|или) |, ")
+_YES_OR_NO = re.compile(r"\s*(yes|no|true|false|ja|nein|oui|non|sí|да|нет|はい|いいえ)\b", re.I)
 _SEQUENCE = re.compile(r"\b(?:then|next|afterwards|after that|finally|lastly|first|second|before|later)\b", re.I)
 _FILLER = re.compile(
     r"(?:sure|certainly|of course|absolutely|okay|ok|alright|great question|good question|thanks for asking|"
@@ -83,7 +90,10 @@ class Sentence:
 def difference(one: str, other: str, meaning: Meaning) -> str:
     """What two texts say differently, in a few words; "" where nothing was found."""
     plain = [_plain(text) for text in (one, other)]
-    ones, others = (_sentences(text) for text in plain)
+    (ones, said), (others, also_said) = (_sentences(text) for text in plain)
+    if not ones and not others and said and also_said:  # nothing but fillers on both sides
+        return ""
+    ones, others = ones or said, others or also_said
     return _Pair(*("\n".join(s.text for s in side) for side in (ones, others)), ones, others, meaning).difference()
 
 
@@ -107,8 +117,8 @@ class _Pair:
             (self._empty, self._numbers, self._identifiers, self._polarity, self._translation)
             if self.translated
             else (
-                self._empty, self._numbers, self._identifiers, self._names, self._asked, self._same_words,
-                self._versions, self._polarity, self._rest,
+                self._empty, self._numbers, self._identifiers, self._names, self._answered, self._asked,
+                self._same_words, self._cut, self._versions, self._polarity, self._rest,
             )
         )  # fmt: skip
         for rule in rules:
@@ -156,6 +166,12 @@ class _Pair:
                     return f"a changed name: {name}"
         return None
 
+    def _answered(self) -> str | None:
+        answers = [_YES_OR_NO.match(text) for text in (self.one, self.other)]
+        if all(answers) and len({answer[1].casefold() for answer in answers if answer}) > 1:
+            return "the opposite answer"
+        return None
+
     def _asked(self) -> str | None:
         asked = [any(s.text.rstrip().endswith(("?", "？", "؟")) for s in side) for side in (self.ones, self.others)]
         return "a question in the place of a statement" if asked[0] != asked[1] else None
@@ -183,6 +199,14 @@ class _Pair:
                 return f"words exchanged: {word}"
         return None
 
+    def _cut(self) -> str | None:
+        """Whether one text is the beginning of the other."""
+        sides = ("".join(word for s in side for word in s.folded) for side in (self.ones, self.others))
+        short, long = sorted(sides, key=len)
+        rest = long.removeprefix(short)
+        cut = rest not in ("", long) and not is_unit(rest)
+        return "a missing part: one text is the beginning of the other" if cut else None
+
     def _versions(self) -> str | None:
         """Sentence by sentence, where two are versions of one."""
         for one in self.ones:
@@ -201,22 +225,29 @@ class _Pair:
                 if here != there and (family == "certainty" or (here and there)):
                     return f"another degree of {family}"
         left, right = ([*one.folded], [*other.folded])
-        swaps: list[tuple[str, str]] = []
+        swaps: list[tuple[int, int]] = []  # places of words that stand for each other
         for kind, a, b, c, d in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
             if kind == "replace" and b - a == d - c:
-                swaps += zip(left[a:b], right[c:d], strict=True)
+                swaps += zip(range(a, b), range(c, d), strict=True)
         flips = abs(negations(one.text, self.language) - negations(other.text, self.language))
         gone, come = Counter(left) - Counter(right), Counter(right) - Counter(left)
         if self.language == "en":
-            flips += sum(any(opposite(word, new) for new in come) for word in gone)
+            plain = [word for word in gone if not negations(word, "en")]
+            flips += sum(any(opposite(word, new) and not negations(new, "en") for new in come) for word in plain)
         if flips % 2:
             return "the opposite"
-        for word, new in swaps:
-            if small_word(word) or small_word(new) or _stem(word) == _stem(new) or opposite(word, new):
+        embedding = self.meaning.swaps
+        more = [[word for word in words if not small_word(word)] for words in (gone.elements(), come.elements())]
+        if bool(more[0]) != bool(more[1]):  # one says more than the other
+            if _also(left, right) or embedding.cosines([one.text], [other.text])[0, 0] < embedding.limits.added:
+                return f"a missing part: {' '.join(*filter(None, more))}"
+        for a, c in swaps:
+            word, new = left[a], right[c]
+            if small_word(word) or small_word(new) or _stem(word) in other.stems or _stem(new) in one.stems:
                 continue
             if _numeral(word) or _numeral(new):
                 continue
-            if len(word) > 1 and self.embedding.cosines([word], [new])[0, 0] < self.embedding.limits.word:
+            if embedding.cosines([_around(left, a)], [_around(right, c)])[0, 0] < embedding.limits.swap:
                 return f"another word: {word}, {new}"
         return None
 
@@ -286,7 +317,8 @@ _TYPES = str.maketrans(
 )  # fmt: skip
 
 
-def _sentences(text: str) -> list[Sentence]:
+def _sentences(text: str) -> tuple[list[Sentence], list[Sentence]]:
+    """The sentences and list items that say something, and all of them."""
     found: list[Sentence] = []
     for line in text.splitlines():
         bullet, numbered = _BULLET.match(line), _NUMBERED.match(line)
@@ -303,13 +335,13 @@ def _sentences(text: str) -> list[Sentence]:
         if held:
             found.append(_sentence(held, item=bool(mark), step=bool(numbered)))
     kept = [sentence for sentence in found if not _FILLER.fullmatch(sentence.text.strip())]
-    return kept or found
+    return kept, found
 
 
 def _sentence(text: str, *, item: bool, step: bool) -> Sentence:
     lead = _LEAD_IN.match(text)
     text = text[lead.end() :] if lead and len(text) > lead.end() else text
-    folded = tuple(match.casefold() for match in re.findall(r"[^\W_]+(?:['-][^\W_]+)*", _expanded(text)))
+    folded = tuple(match.casefold() for match in _TOKEN.findall(_expanded(text)))
     stems = frozenset(_stem(word) for word in folded if not small_word(word)) or frozenset(folded)
     return Sentence(text, folded, stems, item, step)
 
@@ -342,6 +374,20 @@ def _lists(sentence: Sentence) -> str:
     return _LIST.sub(lambda match: " & ".join(sorted(_LIST_BREAK.split(match[0]))), text)
 
 
+def _around(words: Sequence[str], place: int) -> str:
+    """The words around a place, as a text."""
+    near = words[max(0, place - WINDOW) : place + WINDOW + 1]
+    return ("" if _IDEOGRAPH.fullmatch(words[place]) else " ").join(near)
+
+
+def _also(left: Sequence[str], right: Sequence[str]) -> bool:
+    """Whether one of two versions has an item more, behind a conjunction."""
+    for kind, a, b, c, d in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
+        if kind in ("insert", "delete") and {*left[a:b], *right[c:d]} & {"and", "or", "und", "oder", "et", "ou"}:
+            return True
+    return False
+
+
 def _places(words: Sequence[str]) -> dict[tuple[str, str], str]:
     """Which word stands between which two others; "" where several do."""
     found: dict[tuple[str, str], str] = {}
@@ -353,7 +399,7 @@ def _places(words: Sequence[str]) -> dict[tuple[str, str], str]:
 
 
 def _telling(found: str) -> bool:
-    return bool(re.search(r"[\d_/@.()]|--", found) or _CAMEL.search(found))
+    return bool(re.search(r"[\d_/@.()]|^-", found) or _CAMEL.search(found))
 
 
 def _numeral(word: str) -> bool:

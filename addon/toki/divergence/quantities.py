@@ -173,6 +173,11 @@ def unmatched(one: Sequence[Quantity], other: Sequence[Quantity]) -> list[Quanti
     return [q for q in one if not q.light and not any(q.equals(p) for p in other)]
 
 
+def is_unit(word: str) -> bool:
+    """Whether `word` (casefolded) names a unit."""
+    return word in _UNITS
+
+
 def _plain(value: float) -> Quantity:
     return Quantity(value, "", value)
 

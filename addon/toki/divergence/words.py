@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 
 WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 
@@ -17,9 +18,11 @@ _SMALL_WORDS: Mapping[str, frozenset[str]] = {
     language: frozenset(words.split())
     for language, words in {
         "en": "the a an is are was were be been of and to in on at for with that this it its you your we our they "
-        "he she his her not by from as has have had do does will can there which who what",
+        "he she his her not by from as has have had do does will can there which who what i my me them if or but so how "
+        "when where any some than then here please would should could about into over after before only also lives",
         "de": "der die das den dem des ein eine einen einem einer ist sind war waren und zu im in auf für mit dass es "
-        "sie wir ihr nicht von als hat haben wird kann am vom zum zur um sich auch",
+        "sie wir ihr nicht von als hat haben wird kann am vom zum zur um sich auch ich du er mich dir mein bitte wie "
+        "wenn oder aber noch nur nach bei aus über lebt guten gut heute",
         "fr": "le la les un une des du de est sont était et à au aux en sur pour avec que ce cette il elle nous vous "
         "ne pas par dans a ont qui se sa son l d",
         "es": "el la los las un una unos de del es son era y a al en por para con que este esta no su se lo está "
@@ -43,7 +46,7 @@ _SCRIPTS = {
 _NEGATIONS: Mapping[str, re.Pattern[str]] = {
     language: re.compile(pattern, re.IGNORECASE)
     for language, pattern in {
-        "en": r"\w+n['’]t\b|\b(?:not|no(?!\.)|never|none|nobody|nothing|nowhere|neither|cannot|without)\b",
+        "en": r"\w+n['’]t\b|\b(?:not|no(?![.,!])|never|none|nobody|nothing|nowhere|neither|cannot|without)\b|\btoo \w+ to\b",
         "de": r"\b(?:nicht|kein\w*|nie|niemals|niemand\w*|nichts|ohne|weder|nein|keineswegs)\b",
         "fr": r"\b(?:pas|jamais|aucun\w*|rien|personne|sans|non)\b|\bni\b(?=.*\bni\b)",
         "es": r"\b(?:no|nunca|jamás|ningun\w*|ningún|nada|nadie|sin|tampoco)\b",
@@ -78,7 +81,7 @@ _OPPOSITES = frozenset(
         "accepts/rejects win/lose won/lost wins/loses buy/sell buys/sells bought/sold push/pull start/stop starts/stops "
         "begin/end begins/ends first/last first/second north/south east/west inside/outside early/late full/empty "
         "present/absent success/failure succeeded/failed succeeds/fails success/error valid/invalid correct/incorrect "
-        "right/wrong good/bad best/worst better/worse easy/difficult easy/hard light/dark light/heavy with/without "
+        "right/wrong good/bad best/worst better/worse easy/difficult easy/hard light/dark light/shade sun/shade light/heavy with/without "
         "include/exclude includes/excludes included/excluded maximum/minimum max/min ascending/descending "
         "add/remove adds/removes added/removed add/subtract plus/minus public/private healthy/unhealthy "
         "likely/unlikely necessary/unnecessary agree/disagree agreed/disagreed agrees/disagrees appear/disappear "
@@ -175,6 +178,7 @@ ORDINALS = {
 }
 
 
+@cache
 def number_words(language: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """The words for numbers of a language: those that are added up, and those that multiply what stood before."""
     if language not in _UNITS_TO_NUMBERS:
@@ -207,7 +211,12 @@ def language_of(text: str) -> str:
     cyrillic = script == "CYRILLIC"
     if cyrillic:
         return "uk" if re.search("[іїєґ]", text.casefold()) else "ru"
-    scores = Counter({language: sum(word in small for word in words) for language, small in _SMALL_WORDS.items()})
+    scores = Counter(
+        {
+            language: sum(word in small or word in number_words(language)[0] for word in words)
+            for language, small in _SMALL_WORDS.items()
+        }
+    )
     (best, hits), (_, next_hits) = scores.most_common(2)
     return best if hits >= max(2, 0.15 * len(words)) or hits > next_hits == 0 else ""
 
