@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help run test demo accuracy bench bench-quick bench-overhead soak lint clean
+.PHONY: help run test demo accuracy bench bench-quick bench-overhead soak divergence lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ bench-overhead: $(VENV)/installed-test ## what toki adds to a request, in millis
 
 soak: $(VENV)/installed-bench ## 64 streams at once for 20 minutes: does anything grow, fail or slow down?
 	@$(RUN) scripts/soak.py $(if $(SECONDS),--seconds $(SECONDS))
+
+divergence: $(VENV)/installed-test ## do answers change with what is reused, and how? Hours; goes on where it was stopped
+	@$(RUN) scripts/divergence.py calibrate
+	@$(RUN) scripts/divergence.py collect
 
 lint: $(VENV)/installed-test ## style and types
 	@$(RUN) scripts/suite.py --lint

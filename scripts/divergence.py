@@ -1,6 +1,6 @@
 """Do answers change with what the server reuses, and does toki change any? `make divergence`
 
-    python scripts/divergence.py collect --models smollm2 --builds xllamacpp   # hours on two cores; goes on where it was
+python scripts/divergence.py collect --models smollm2 --builds xllamacpp   # hours on two cores; goes on where it was
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import get_args
 
+from divergence_calibrate import report as calibration
 from divergence_prompts import PARTS
 from divergence_prompts import prompts
 from divergence_ways import MODELS
@@ -26,6 +27,8 @@ from divergence_ways import run
 from servers import BUILDS
 from servers import CACHE
 from servers import Build
+from toki.divergence.meaning import best
+from toki.divergence.meaning import deterministic
 
 ANSWERS = CACHE / "divergence"
 TEMPERATURES = (0.0, 0.8)
@@ -34,7 +37,7 @@ TEMPERATURES = (0.0, 0.8)
 def passes(models: Sequence[str], builds: Sequence[Build], temperatures: Sequence[float]) -> Iterator[Pass]:
     """All passes, those first that already tell something without the others."""
     for model, build, temperature in product(models, builds, temperatures):
-        for number, part, way in product((1, 2), range(PARTS), WAYS):
+        for number, way, part in product((1, 2), WAYS, range(PARTS)):
             yield Pass(model, build, way, temperature, number, part)
 
 
@@ -68,10 +71,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     collecting.add_argument("--temperatures", nargs="+", type=float, default=list(TEMPERATURES))
     collecting.add_argument("--seconds", type=float, default=float("inf"), help="start no pass after that")
     collecting.add_argument("--answers", type=Path, default=ANSWERS)
+    commands.add_parser("calibrate", help="judge the labelled pairs")
     given = parser.parse_args(arguments)
     if given.command == "collect":
         wanted = list(passes(given.models, given.builds, given.temperatures))
         return 0 if collect(wanted, given.answers, given.seconds) else 1
+    if given.command == "calibrate":
+        for meaning in (best(), deterministic()):
+            print(calibration(meaning, meaning.name), end="\n\n")
+        return 0
     return 2
 
 

@@ -220,7 +220,7 @@ CODE: dict[str, tuple[str, Sequence[str]]] = {
     ),
     "server": (
         "from http.server import BaseHTTPRequestHandler, HTTPServer\n\nclass Hello(BaseHTTPRequestHandler):\n"
-        '    def do_GET(self):\n        self.send_response(200)\n        self.end_headers()\n'
+        "    def do_GET(self):\n        self.send_response(200)\n        self.end_headers()\n"
         '        self.wfile.write(b"hello")\n\nHTTPServer(("127.0.0.1", 8000), Hello).serve_forever()\n',
         [
             "Which port does it listen on?",

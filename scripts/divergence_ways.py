@@ -34,13 +34,13 @@ from toki.server import Auth
 from toki.server import LlamaServerBackend
 
 MODELS: dict[str, Callable[[], Path]] = {"smollm2": smollm2, "gemma3": gemma3}
-WAYS = {
+WAYS = {  # what tells most comes first
     "fresh": "no cache: cache_prompt false, one at a time",
     "alone": "the server alone, one at a time",
     "toki": "toki, one at a time",
-    "alone-4": "the server alone, 4 at once",
-    "toki-4": "toki, 4 at once",
     "restore": "slot saved after each request and restored before the next of its group, one at a time",
+    "toki-4": "toki, 4 at once",
+    "alone-4": "the server alone, 4 at once",
 }
 LENGTHS = {"json": 40, "tools": 40}  # tokens of an answer; an object must have the room to end
 LENGTH = 24
@@ -50,7 +50,7 @@ TIMEOUT = 120.0  # seconds for one answer
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What was asked how. `number` tells two passes of the same kind apart, 1 or 2; `part` is the part of the prompts."""
+    """What was asked how. `number` (1 or 2) tells two passes of a kind apart, `part` says which prompts."""
 
     model: str
     build: Build

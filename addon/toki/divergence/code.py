@@ -69,7 +69,7 @@ def _tokens(code: str, language: str) -> list[str]:
         if kind == "text" and language in _EITHER_QUOTES and token[0] == "'":
             token = '"' + token[1:-1].replace('"', '\\"') + '"'
         if kind in ("slash", "hash", "dashes"):
-            found += [part for part in re.findall(r"\w+|[^\w\s]", token)]
+            found += re.findall(r"\w+|[^\w\s]", token)
         else:
             found.append(token)
     return found

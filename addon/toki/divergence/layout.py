@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-_FENCE = re.compile(r"^[ \t]*(?P<mark>```+|~~~+)[ \t]*(?P<language>[\w+#.-]*)[^\n]*\n(?P<code>.*?)(?:^[ \t]*(?P=mark)[ \t]*$|\Z)", re.M | re.S)
+_FENCE = re.compile(
+    r"^[ \t]*(?P<mark>```+|~~~+)[ \t]*(?P<language>[\w+#.-]*)[^\n]*\n(?P<code>.*?)(?:^[ \t]*(?P=mark)[ \t]*$|\Z)",
+    re.M | re.S,
+)
 _BETWEEN_DIGITS = re.compile(r"(?<=\d)\s+(?=\d)")
 _STARTS_CODE = re.compile(
     r"^\s*(?:(?:async\s+)?def\s+\w+\s*\(|class\s+\w+.*[:{]\s*$|import\s+[\w.]+|from\s+[\w.]+\s+import\b|return\b.*|"
@@ -111,7 +114,8 @@ def looks_like_code(text: str) -> bool:
     hits = sum(bool(_STARTS_CODE.match(line)) for line in lines)
     if hits > 0.5 * len(lines) or (hits and hits >= 0.5 * len(lines) and len(lines) > 1):
         return True
-    return len(lines) > 1 and any(line[0].isspace() for line in lines) and all(map(_YAML.match, lines))
+    keys = any(":" in line for line in lines) and any(line[0].isspace() for line in lines)
+    return keys and all(map(_YAML.match, lines))
 
 
 def differ_in_white_space_alone(one: str, other: str) -> bool:

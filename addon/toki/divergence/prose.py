@@ -29,7 +29,9 @@ TRANSLATED_LENGTH = 2.6  # by how much the lengths of a text and its translation
 WINDOW = 7  # words on each side of one in whose place another one stands
 
 _IDEOGRAPH = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
-_MARKUP = re.compile(r"\*\*|__|~~|`+|^\s{0,3}#{1,6}\s+|^\s*>\s?|\\(?=[*_#`])|</?(?:b|i|em|strong|p|br|code)\s*/?>", re.M)
+_MARKUP = re.compile(
+    r"\*\*|__|~~|`+|^\s{0,3}#{1,6}\s+|^\s*>\s?|\\(?=[*_#`])|</?(?:b|i|em|strong|p|br|code)\s*/?>", re.M
+)
 _EMPHASIS = re.compile(r"(?<![\w*])\*(?=\S)([^*\n]+)(?<=\S)\*(?![\w*])|(?<![\w_])_(?=\S)([^_\n]+)(?<=\S)_(?![\w_])")
 _LINK = re.compile(r"\[([^\]\n]+)\]\(([^)\s]+)\)")
 _RULE = re.compile(r"^\s*(?:[-*_]\s*){3,}$|^\s*\|?(?:\s*:?-+:?\s*\|)+\s*:?-*:?\s*$", re.M)
@@ -72,7 +74,10 @@ _DAYS_AND_MONTHS = frozenset(
     "september october november december mon tue wed thu fri sat sun jan feb mar apr jun jul aug sep sept oct nov "
     "dec".split()
 )
-_NO_NAMES = frozenset("i i'm i'll i've i'd ok okay mr mrs ms dr json html css url api sql http https cpu gpu ram".split())
+_ALSO_WORDS = frozenset({"may", "march", "mar", "sun", "sat"})
+_NO_NAMES = frozenset(
+    "i i'm i'll i've i'd ok okay mr mrs ms dr json html css url api sql http https cpu gpu ram".split()
+)
 _ENDINGS = re.compile(r"(?:'s|’s|ing|edly|ed|ies|ly|es|s|e)$")
 
 
@@ -94,7 +99,8 @@ def difference(one: str, other: str, meaning: Meaning) -> str:
     if not ones and not others and said and also_said:  # nothing but fillers on both sides
         return ""
     ones, others = ones or said, others or also_said
-    return _Pair(*("\n".join(s.text for s in side) for side in (ones, others)), ones, others, meaning).difference()
+    one, other = ("\n".join(sentence.text for sentence in side) for side in (ones, others))
+    return _Pair(one, other, ones, others, meaning).difference()
 
 
 class _Pair:
@@ -189,11 +195,11 @@ class _Pair:
             if all(s.step for s in (*self.ones, *self.others) if s.item) and any(s.step for s in self.ones):
                 return "steps in another order"
             return "steps in another order" if _SEQUENCE.search(self.one) else ""
-        return self._exchanged(one, other)
+        return self._exchanged()
 
-    def _exchanged(self, one: Sequence[str], other: Sequence[str]) -> str | None:
+    def _exchanged(self) -> str | None:
         """Whether a word stands where another one stood: the same words, said of each other."""
-        places = [_places(words) for words in (one, other)]
+        places = [_places([w for s in side for w in _TOKEN.findall(_lists(s))]) for side in (self.ones, self.others)]
         for place, word in places[0].items():
             if word and places[1].get(place, word) not in ("", word):
                 return f"words exchanged: {word}"
@@ -238,9 +244,11 @@ class _Pair:
             return "the opposite"
         embedding = self.meaning.swaps
         more = [[word for word in words if not small_word(word)] for words in (gone.elements(), come.elements())]
-        if bool(more[0]) != bool(more[1]):  # one says more than the other
-            if _also(left, right) or embedding.cosines([one.text], [other.text])[0, 0] < embedding.limits.added:
-                return f"a missing part: {' '.join(*filter(None, more))}"
+        one_says_more = bool(more[0]) != bool(more[1])
+        if one_says_more and (
+            _also(left, right) or embedding.cosines([one.text], [other.text])[0, 0] < embedding.limits.added
+        ):
+            return f"a missing part: {' '.join(*filter(None, more))}"
         for a, c in swaps:
             word, new = left[a], right[c]
             if small_word(word) or small_word(new) or _stem(word) in other.stems or _stem(new) in one.stems:
@@ -347,7 +355,8 @@ def _sentence(text: str, *, item: bool, step: bool) -> Sentence:
 
 
 def _expanded(text: str) -> str:
-    """Contractions written out."""
+    """Contractions written out, and "in order to" made short."""
+    text = re.sub(r"\bin order to\b", "to", text, flags=re.I)
     text = re.sub(r"\bcan't\b|\bcannot\b", "can not", text, flags=re.I)
     text = re.sub(r"\bwon't\b", "will not", text, flags=re.I)
     text = re.sub(r"n't\b", " not", text, flags=re.I)
@@ -418,10 +427,9 @@ def _names(sentences: Sequence[Sentence]) -> list[str]:
             before = sentence.text[: match.start()].rstrip()
             word = re.sub(r"['’]s$", "", match[0])
             starts = not before or before[-1] in ':"(“.!?[-'
-            if word.casefold() in _NO_NAMES or (starts and not word.isupper()) or len(word) < 2:
-                if not (starts and word.casefold() in _DAYS_AND_MONTHS - {"may", "march", "mar", "sun", "sat"}):
-                    continue
-            found.append(word)
+            sure = not starts or word.isupper() or word.casefold() in _DAYS_AND_MONTHS - _ALSO_WORDS
+            if sure and len(word) > 1 and word.casefold() not in _NO_NAMES:
+                found.append(word)
     return found
 
 

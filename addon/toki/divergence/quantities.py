@@ -103,7 +103,8 @@ _CLOCK = re.compile(
 )
 _ISO_DATE = re.compile(r"(?<![\w.-])(\d{4})-(\d{1,2})-(\d{1,2})(?![\w-])")
 _DAY_MONTH = re.compile(
-    rf"(?<![\w.,])(\d{{1,2}})(?:st|nd|rd|th|\.|º|er)?\s+(?:of\s+|de\s+)?({_MONTH})\b\.?(?:,?\s+(?:de\s+)?(\d{{4}}))?", re.I
+    rf"(?<![\w.,])(\d{{1,2}})(?:st|nd|rd|th|\.|º|er)?\s+(?:of\s+|de\s+)?({_MONTH})\b\.?(?:,?\s+(?:de\s+)?(\d{{4}}))?",
+    re.I,
 )
 _MONTH_DAY = re.compile(rf"\b({_MONTH})\b\.?\s+(\d{{1,2}})(?:st|nd|rd|th)?\b(?!\s*[:.]\d)(?:,?\s+(\d{{4}})\b)?", re.I)
 _CHINESE_DATE = re.compile(r"(?:(\d{4})年)?(\d{1,2})月(\d{1,2})[日号]")
@@ -221,7 +222,7 @@ def _clocks(text: str) -> Iterator[tuple[int, int, Quantity]]:
 def _dotted(text: str) -> Iterator[tuple[int, int, Quantity]]:
     """Versions and addresses: equal only where each part is."""
     for match in _DOTTED.finditer(text):
-        value = float(sum(int(part) * 1000.0 ** -place for place, part in enumerate(match[1].split("."))))
+        value = float(sum(int(part) * 1000.0**-place for place, part in enumerate(match[1].split("."))))
         yield *match.span(), Quantity(value, "dotted", value)
 
 
@@ -301,6 +302,8 @@ def _chinese(text: str) -> Iterator[tuple[int, Quantity]]:
             else:
                 total, section, digit = total + max(section + digit, 1) * scale, 0, 0
         value = float(total + section + digit)
-        unit = re.match(r"\s*(公里|千米|米|公斤|千克|升|小时|分钟|分|秒|天|美元|欧元|円|時間|ユーロ)", text[match.end() :])
+        unit = re.match(
+            r"\s*(公里|千米|米|公斤|千克|升|小时|分钟|分|秒|天|美元|欧元|円|時間|ユーロ)", text[match.end() :]
+        )
         quantity = _with_unit(value, unit[1] if unit else "")
         yield match.start(), Quantity(quantity.value, quantity.dimension, quantity.raw, quantity.named, value <= 1)

@@ -236,7 +236,9 @@ def opposite(one: str, other: str) -> bool:
     if frozenset((one, other)) in _OPPOSITES:
         return True
     long, short = (one, other) if len(one) > len(other) else (other, one)
-    return len(short) > 3 and any(long == prefix + short for prefix in ("un", "in", "im", "il", "ir", "dis", "non", "non-"))
+    return len(short) > 3 and any(
+        long == prefix + short for prefix in ("un", "in", "im", "il", "ir", "dis", "non", "non-")
+    )
 
 
 def degrees(words: list[str]) -> dict[str, frozenset[str]]:
