@@ -12,6 +12,7 @@ import pytest
 from toki import addon
 from toki import defaults
 from toki import exchange
+from toki import notes
 from toki.engine import conversations
 from toki.engine import core
 from toki.engine import history
@@ -20,6 +21,8 @@ from toki.engine import trust
 from toki.engine.events import Action
 from toki.engine.events import Mode
 from toki.engine.events import Outcome
+from toki.inspect import explain
+from toki.inspect.finding import Cause
 from toki.store import COLUMNS
 from toki.store import Row
 from toki.store import Store
@@ -199,3 +202,16 @@ def test_the_totals_are_explained(database: sqlite3.Connection) -> None:
     sentence = README.partition("The view `totals` has one row:")[2].partition(".")[0]
     assert spans(sentence) == list(totals.keys())
     assert (totals["evaluated"], totals["alone_evaluated"]) == (1100, 1960)
+
+
+def test_causes_commands_and_metadata_are_explained() -> None:
+    page = (ROOT / "docs" / "inspect.md").read_text(encoding="utf-8")
+    named = set(spans(page))
+    assert {str(cause) for cause in Cause} <= named
+    commands = (PACKAGE / "commands.py").read_text(encoding="utf-8")
+    assert set(re.findall(r'command\.command\("(toki\.\w+)"\)', commands)) <= {span.split()[0] for span in named}
+    keys = re.findall(r'"(toki_\w+)":', (PACKAGE / "inspect" / "explanation.py").read_text(encoding="utf-8"))
+    assert set(keys) <= named
+    assert f"at least {explain.LEAST} and {100 * explain.LEAST_SHARE:g} % of the prompt" in page
+    assert f"the latest {explain.KEPT_PROMPTS} prompts, {explain.KEPT_BYTES >> 20} MiB at most" in page
+    assert f"at most {1000 * notes.PATIENCE:g} ms" in page
