@@ -6,14 +6,15 @@ length that the server counts, the chat body that it logs, and the tokens that i
 
 from __future__ import annotations
 
-import json
 import re
+import time
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,14 @@ from servers import gemma3
 from servers import smollm2
 from servers import start
 from servers import tiny_model
+from servers import tiny_projector
 from toki.answer import AnswerReader
 from toki.endpoints import match
 from toki.endpoints.conversion import dump
-from toki.endpoints.question import Chat
 from toki.endpoints.question import Endpoint
 from toki.engine.events import Measured
+from toki.prompt import PromptReader
+from toki.prompt import UnreadablePrompt
 from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.server import ServerError
@@ -57,7 +60,7 @@ class LoudFlags(Flags):
 
 # One slot and no RAM cache: what a request reuses is what the one before it left.
 ALONE = LoudFlags(n_parallel=1, n_ctx=8192, cache_ram_mib=0)
-TINY = replace(ALONE, chat_template=TOOLS_FIRST)
+TINY = replace(ALONE, chat_template=TOOLS_FIRST, mmproj=str(tiny_projector()))
 # With a whole cache the sliding window reuses a prompt up to its last token, as any other model does.
 SERVERS: list[tuple[Build, Callable[[], Path], Flags]] = [
     (build, model, flags)
@@ -110,20 +113,21 @@ def counted(server: LlamaServer, path: str, body: Body) -> int | None:
 
 def read(server: LlamaServer, path: str, body: Body) -> npt.NDArray[np.int32] | None:
     """The tokens of the prompt as toki reads them; None where it can't, or the server refuses the converted body."""
-    prompt = endpoint(path).read(body).prompt
-    if not isinstance(prompt, Chat):
-        return None
-    assert prompt.body is not None
-    backend = LlamaServerBackend(server.url)
+    reader = _reader(server.url)
     try:
-        text = backend.apply_template(json.dumps(prompt.body).encode(), NOBODY, PATIENCE)
-        return backend.tokenize(text, NOBODY, PATIENCE, add_special=True)
+        return reader.read(endpoint(path).read(body), b"", NOBODY, time.monotonic() + PATIENCE).ids
+    except UnreadablePrompt:
+        return None
     except ServerError as error:
         if error.status is None:
             raise
         return None
-    finally:
-        backend.close()
+
+
+@cache
+def _reader(url: str) -> PromptReader:
+    """One for each server: what was proved of its tokenizer holds for all prompts."""
+    return PromptReader(LlamaServerBackend(url))
 
 
 def asked(server: LlamaServer, path: str, body: Body) -> Measured | None:
@@ -191,6 +195,25 @@ def not_found(server: LlamaServer, path: str, bodies: Mapping[str, Body]) -> dic
         if measured is None or (measured.reused, measured.evaluated) != (len(ids) - 1, 1):
             found[name] = (len(ids), primer, measured)
     return found
+
+
+def check_figures_and_text(server: LlamaServer, path: str, body: Body) -> None:
+    """`body` asks for eight tokens; asked twice, its second answer shows that all of the prompt was there."""
+    first, second = asked(server, path, body), asked(server, path, body)
+    assert first is not None
+    assert second is not None
+    assert first.evaluated != 1  # the slot held another prompt
+    assert first.prompt_tokens == second.prompt_tokens
+    assert (second.evaluated, second.reply_tokens) == (1, 8)
+    assert second.reply_text is not None
+    assert len(second.reply_text) == 8  # the tiny model answers in capitals, one a token
+
+
+def check_whether_a_slot_is_honoured(server: LlamaServer, path: str, body: Body) -> None:
+    """Of two slots the one that was not taken is asked for."""
+    alone = taken(server, path, body)
+    other = taken(server, path, {**body, "id_slot": 1 - alone})
+    assert (other != alone) is endpoint(path).read(body).honours_slot
 
 
 def taken(server: LlamaServer, path: str, body: Body) -> int:

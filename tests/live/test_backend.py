@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import time
 from collections.abc import Callable
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,14 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import requests
+from tests.live.routers import routing
 
 from servers import BUILDS
-from servers import HOST
 from servers import Build
 from servers import Flags
 from servers import LlamaServer
-from servers import free_port
-from servers import llama_server_binary
 from servers import smollm2
 from servers import start
 from servers import tiny_model
@@ -141,36 +136,8 @@ def test_the_other_key_header(backend: LlamaServerBackend) -> None:
 @pytest.fixture
 def router(tmp_path: Path) -> Iterator[str]:
     """A router that knows one model, which is not loaded yet."""
-    (tmp_path / "tiny.gguf").symlink_to(tiny_model())
-    binary = llama_server_binary()
-    where = ["--models-dir", str(tmp_path), "--host", HOST, "--port", str(free_port()), "--device", "none"]
-    with subprocess.Popen(
-        [str(binary), *where, *Flags(n_parallel=1, n_ctx=256).argv()],
-        env={**os.environ, "LD_LIBRARY_PATH": str(binary.parent)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        url = f"http://{HOST}:{where[5]}"
-        try:
-            until(lambda: healthy(url))
-            yield url
-        finally:
-            process.terminate()  # ends its models too
-
-
-def healthy(url: str) -> bool:
-    try:
-        return requests.get(f"{url}/health", timeout=1).status_code == 200
-    except requests.RequestException:
-        return False
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    with routing(f"[tiny]\nmodel = {tiny_model()}\nparallel = 1\nctx-size = 256\n", tmp_path) as url:
+        yield url
 
 
 def test_a_router_is_asked_for_a_model_but_never_made_to_load_it(router: str) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import struct
-import threading
 import zlib
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
-from http.server import ThreadingHTTPServer
 from random import Random
 from typing import Any
 
@@ -20,6 +18,7 @@ import requests
 from tests.live.wire import HOST
 from tests.live.wire import Mitmdump
 from tests.live.wire import Relay
+from tests.live.wire import answering
 from tests.live.wire import ask
 from tests.live.wire import mitmdump
 from tests.live.wire import relay
@@ -169,14 +168,8 @@ def pictures() -> Iterator[tuple[str, list[str]]]:
         def log_message(self, *args: object) -> None:
             pass
 
-    with ThreadingHTTPServer((HOST, 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://{HOST}:{server.server_port}", fetched
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(Handler) as port:
+        yield f"http://{HOST}:{port}", fetched
 
 
 def length(server: LlamaServer, text: str) -> int:

@@ -6,12 +6,12 @@ import pytest
 from tests.endpoints.corpus import bodies
 from tests.live.converted import Body
 from tests.live.converted import asked
-from tests.live.converted import endpoint
+from tests.live.converted import check_figures_and_text
+from tests.live.converted import check_whether_a_slot_is_honoured
 from tests.live.converted import lengths
 from tests.live.converted import misread
 from tests.live.converted import not_found
 from tests.live.converted import server
-from tests.live.converted import taken
 from tests.live.converted import tiny
 from tests.live.converted import two_slots
 
@@ -58,18 +58,9 @@ def test_the_stamp_of_the_attribution_line_does_not_count(tiny: LlamaServer) -> 
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_figures_and_the_text_of_an_answer(tiny: LlamaServer, stream: bool) -> None:
     body = {"messages": [{"role": "user", "content": f"Say it, stream {stream}."}], "max_tokens": 8, "stream": stream}
-    first, second = asked(tiny, PATH, body), asked(tiny, PATH, body)
-    assert first is not None
-    assert second is not None
-    assert first.evaluated != 1  # the slot held another prompt
-    assert first.prompt_tokens == second.prompt_tokens
-    assert (second.evaluated, second.reply_tokens) == (1, 8)
-    assert second.reply_text is not None
-    assert len(second.reply_text) == 8  # the tiny model answers in capitals, one a token
+    check_figures_and_text(tiny, PATH, body)
 
 
 def test_whether_a_slot_is_honoured(two_slots: LlamaServer) -> None:
     body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
-    alone = taken(two_slots, PATH, body)
-    other = taken(two_slots, PATH, {**body, "id_slot": 1 - alone})
-    assert (other != alone) is endpoint(PATH).read(body).honours_slot
+    check_whether_a_slot_is_honoured(two_slots, PATH, body)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +12,7 @@ from typing import Any
 
 import pytest
 import requests
-from tests.live.wire import HOST
+from tests.live.routers import routing
 from tests.live.wire import Mitmdump
 from tests.live.wire import Relay
 from tests.live.wire import ask
@@ -26,8 +23,6 @@ from tests.live.wire import request
 from tests.live.wire import until
 
 from servers import Flags
-from servers import free_port
-from servers import llama_server_binary
 from servers import start
 from servers import tiny_model
 
@@ -58,30 +53,9 @@ def look_ups(wire: Relay) -> list[str]:
 @pytest.fixture
 def router(tmp_path: Path) -> Iterator[str]:
     """A router that knows two models, neither of which is loaded; the first has another name too."""
-    presets = tmp_path / "models.ini"
     model = f"model = {tiny_model()}\nparallel = 2\nctx-size = 2048\n"
-    presets.write_text(f"[alpha]\nalias = first\n{model}\n[beta]\n{model}")
-    binary = llama_server_binary()
-    where = ["--models-preset", str(presets), "--host", HOST, "--port", str(free_port()), "--device", "none"]
-    with subprocess.Popen(
-        [str(binary), *where],
-        env={**os.environ, "LD_LIBRARY_PATH": str(binary.parent)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        url = f"http://{HOST}:{where[5]}"
-        try:
-            until(lambda: healthy(url))
-            yield url
-        finally:
-            process.terminate()  # ends its models too
-
-
-def healthy(url: str) -> bool:
-    with contextlib.suppress(requests.RequestException):
-        return requests.get(f"{url}/health", timeout=1).status_code == 200
-    return False
+    with routing(f"[alpha]\nalias = first\n{model}\n[beta]\n{model}", tmp_path) as url:
+        yield url
 
 
 def states(url: str) -> dict[str, str]:

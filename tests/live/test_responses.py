@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from tests.endpoints.corpus import bodies
 from tests.live.converted import Body
-from tests.live.converted import asked
-from tests.live.converted import endpoint
+from tests.live.converted import check_figures_and_text
+from tests.live.converted import check_whether_a_slot_is_honoured
+from tests.live.converted import counted
 from tests.live.converted import lengths
 from tests.live.converted import misread
 from tests.live.converted import not_found
 from tests.live.converted import server
-from tests.live.converted import taken
 from tests.live.converted import tiny
 from tests.live.converted import two_slots
 
@@ -39,15 +39,20 @@ def short(body: Body) -> Body:
     return {**body, "max_output_tokens": 4, "stream": True, "return_progress": True}
 
 
+def refused_by(server: LlamaServer) -> set[str]:
+    """What this build answers with an error though it could be read: b10434 takes no images from a tool."""
+    return {"image_in_output"} if counted(server, PATH, bodies("responses")["image_in_output"]) is None else set()
+
+
 def test_every_body_is_as_long_as_the_server_counts(server: LlamaServer) -> None:
     found = lengths(server, PATH, bodies("responses"))
-    assert {name: pair for name, pair in found.items() if pair[0] != pair[1]} == {}
+    assert {name for name, pair in found.items() if pair[0] != pair[1]} <= refused_by(server)
     assert sum(count is not None for _, count in found.values()) >= 45
 
 
 def test_every_answer_and_the_servers_own_conversion_agree(tiny: LlamaServer) -> None:
     asking = {name: short(body) for name, body in bodies("responses").items()}
-    assert misread(tiny, PATH, asking, to_chat, dropped=()) == {}
+    assert misread(tiny, PATH, asking, to_chat, dropped=()).keys() <= refused_by(tiny)
 
 
 def test_the_tokens_are_those_that_the_server_finds_in_its_slot(server: LlamaServer) -> None:
@@ -57,18 +62,9 @@ def test_the_tokens_are_those_that_the_server_finds_in_its_slot(server: LlamaSer
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_figures_and_the_text_of_an_answer(tiny: LlamaServer, stream: bool) -> None:
     body = {"input": f"Say it, stream {stream}.", "max_output_tokens": 8, "stream": stream}
-    first, second = asked(tiny, PATH, body), asked(tiny, PATH, body)
-    assert first is not None
-    assert second is not None
-    assert first.evaluated != 1  # the slot held another prompt
-    assert first.prompt_tokens == second.prompt_tokens
-    assert (second.evaluated, second.reply_tokens) == (1, 8)
-    assert second.reply_text is not None
-    assert len(second.reply_text) == 8  # the tiny model answers in capitals, one a token
+    check_figures_and_text(tiny, PATH, body)
 
 
 def test_whether_a_slot_is_honoured(two_slots: LlamaServer) -> None:
     body = {"input": "Hello", "max_output_tokens": 1}
-    alone = taken(two_slots, PATH, body)
-    other = taken(two_slots, PATH, {**body, "id_slot": 1 - alone})
-    assert (other != alone) is endpoint(PATH).read(body).honours_slot
+    check_whether_a_slot_is_honoured(two_slots, PATH, body)

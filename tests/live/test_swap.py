@@ -10,14 +10,13 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
-from tests.live.wire import HOST
 from tests.live.wire import Mitmdump
+from tests.live.wire import answering
 from tests.live.wire import ask
 from tests.live.wire import mitmdump
 from tests.live.wire import request
@@ -107,15 +106,11 @@ def swap() -> Iterator[tuple[Swap, int]]:
         def log_message(self, *args: object) -> None:
             pass
 
-    with ThreadingHTTPServer((HOST, 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield swap, server.server_port
-        finally:
-            server.shutdown()
-            thread.join()
-            swap.stop()
+    try:
+        with answering(Handler) as port:
+            yield swap, port
+    finally:
+        swap.stop()
 
 
 def serve(proxy: Mitmdump, model: str) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import field
+from http.server import BaseHTTPRequestHandler
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from typing import Self
@@ -268,6 +270,22 @@ def relay(target: int) -> Iterator[Relay]:
         yield running
     finally:
         running.close()
+
+
+# --- a server of the test's own ---
+
+
+@contextmanager
+def answering(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    """The port of a server on loopback whose answers `handler` gives."""
+    with ThreadingHTTPServer((HOST, 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 # --- mitmdump ---
