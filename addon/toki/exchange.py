@@ -246,13 +246,14 @@ class Exchange:
             measured = meter.measured(finished=True)
         told = measured or Measured()
         taken = 1000 * (time.monotonic() - begun)
-        self._own.append(Own("primer", len(prime.tokens), told.reused, told.evaluated, taken))
+        purpose = "primer" if len(prime.tokens) else "probe"
+        self._own.append(Own(purpose, len(prime.tokens), told.reused, told.evaluated, taken))
         return measured
 
     def _send_primer(self, prime: Prime, backend: LlamaServerBackend) -> Mapping[str, Any]:
         """In a worker thread, since the list of ids is long."""
         body: dict[str, Any] = {
-            "prompt": prime.tokens.ids.tolist(),
+            "prompt": prime.tokens.ids.tolist() or [[]],  # of no tokens: only as one of a list of prompts
             "id_slot": prime.id_slot,
             "n_predict": 0,
             "cache_prompt": True,

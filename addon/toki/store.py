@@ -46,7 +46,7 @@ TEXT_LIMIT = 1_000  # characters of a text: a client chooses the model's name
 class Own:
     """One request of toki's own on behalf of a client's. Lengths are in tokens; None: no figure came."""
 
-    purpose: str  # "primer"
+    purpose: str  # "primer", or "probe": one of no tokens, before the first use of a lever
     prompt_tokens: int
     reused: int | None
     evaluated: int | None

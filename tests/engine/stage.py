@@ -17,6 +17,7 @@ from tests.engine.literal import Task
 
 from toki.engine.core import Engine
 from toki.engine.embedding import embed_prefix
+from toki.engine.events import Action
 from toki.engine.events import Answered
 from toki.engine.events import Arrived
 from toki.engine.events import Ask
@@ -71,8 +72,18 @@ class Peek:
 
 
 class Stage:
-    def __init__(self, flags: Flags, mode: Mode = Mode.AUTO, told: Known | None = None, min_reuse: int = 10) -> None:
+    def __init__(
+        self,
+        flags: Flags,
+        mode: Mode = Mode.AUTO,
+        told: Known | None = None,
+        min_reuse: int = 10,
+        *,
+        proven: bool = True,
+    ) -> None:
+        """`proven`: the levers were tried out before."""
         self.flags = flags
+        self.proven = proven
         self.server = LiteralServer(flags)
         self.engine = Engine(mode, min_reuse)
         self.now = 0.0
@@ -105,6 +116,8 @@ class Stage:
         self.peeks = []
         n_ctx = self.flags.n_ctx or self.flags.pool or 1 << 20
         self.tell(Restarted(self.tick(), self.flags.n_slots, n_ctx, self.told, self.view()))
+        if self.proven:
+            self.engine._actions.proven |= {Action.PINNED, Action.SWAPPED}
 
     def lose(self, key: int) -> None:
         """The connection of a released request breaks."""
@@ -294,7 +307,8 @@ class Stage:
             elif isinstance(command, Prime):
                 self.primers += 1
                 assert command.key in self.held
-                task = Task(-self.primers, command.tokens.ids.tolist(), [1], command.id_slot)
+                ids = command.tokens.ids.tolist()
+                task = Task(-self.primers, ids, [1] if ids else [], command.id_slot)
                 self.exchanges[task.key] = Exchange(Ask("/completion"), task, primes=command.key)
                 self.wire.append(task.key)
         return commands

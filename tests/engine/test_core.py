@@ -522,7 +522,7 @@ def test_parents_are_the_longest_exact_prefix() -> None:
 def test_the_same_events_give_the_same_commands() -> None:
     """A log of events replays to the same decisions."""
     flags = Flags(unified=False)
-    stage = Stage(flags, Mode.AUTO, known(flags))
+    stage = Stage(flags, Mode.AUTO, known(flags), proven=False)
     told: list[tuple[Event, list[Command]]] = []
     handle = stage.engine.handle
 

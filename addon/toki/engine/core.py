@@ -69,6 +69,7 @@ from toki.engine.timeline import Finished
 from toki.engine.timeline import Launched
 from toki.engine.timeline import Refused
 from toki.engine.timeline import Revealed
+from toki.engine.tokens import Tokens
 from toki.engine.trust import Actions
 from toki.engine.trust import Belief
 
@@ -104,6 +105,7 @@ class Flight:
     refused: Decision | None = None  # how it was steered where the server refused that
     overlapped: bool = False  # others were under way between its release and its end
     primed: int | None = None  # the slot that a primer was sent to for it
+    helped: bool = False  # it had a primer
     left: float | None = None  # when its client went away; the server may not have noticed yet
     prefilled: bool = False  # whether it had begun to answer by then
     quick: bool = False  # whether its prefill is over before it would be cancelled
@@ -122,11 +124,15 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Priming:
-    """A request that waits for its primer, and how it is decided behind that; `left`: how many more it may have."""
+    """A request that waits for its primer, and how it is decided behind that; `left`: how many more it may have.
+
+    `probes`: the lever that the primer only tries out.
+    """
 
     flight: Flight
     event: Arrived
     left: int
+    probes: Action | None = None
 
 
 @dataclass(slots=True)
@@ -284,19 +290,47 @@ class Engine:
         if held:
             return [*commands, *held]
         freed = self._free(self._waiting) if not event.company else []
-        flight.decision, primer = self._decide(flight, event, MOST_PRIMERS)
-        if primer is not None:
-            return [*commands, *freed, self._prime(flight, event, primer, MOST_PRIMERS)]
-        self._release(flight, event.at)
-        return [*commands, *freed, Send(event.key, flight.decision)]
+        return [*commands, *freed, self._go_on(flight, event, MOST_PRIMERS)]
 
-    def _prime(self, flight: Flight, event: Arrived, primer: Primer, left: int) -> Prime:
+    def _go_on(self, flight: Flight, event: Arrived, left: int) -> Prime | Send:
+        """Decide on a request, which may still have `left` primers: what is sent next, it or what goes before it."""
+        flight.decision = PASSED  # what was decided before is not part of the question
+        flight.decision, primer = self._decide(flight, event, left)
+        id_slot = flight.decision.id_slot if primer is None else primer.id_slot
+        lever = self._untried(id_slot)
+        if id_slot is not None and lever is not None:
+            return self._probe(flight, event, id_slot, lever, left)
+        if primer is not None:
+            return self._prime(flight, event, primer, left)
+        if flight.helped:
+            flight.decision = replace(flight.decision, action=Action.PRIMED)
+        self._release(flight, event.at)
+        return Send(flight.key, flight.decision)
+
+    def _untried(self, id_slot: int | None) -> Action | None:
+        """The lever that a slot id pulls, if it was never tried on this server."""
+        if id_slot is None or self.belief is None:
+            return None
+        lever = Action.PINNED if id_slot < self.belief.rules.n_slots else Action.SWAPPED
+        return None if lever in self._actions.proven else lever
+
+    def _probe(self, flight: Flight, event: Arrived, id_slot: int, lever: Action, left: int) -> Prime:
+        """Try a lever before its first use with a prompt of no tokens: it is answered at once from the slot on which it
+        lands, and that keeps what it holds (b10434 and b11549). Of an empty slot nothing has to be saved, either."""
+        if lever is Action.PINNED and self.belief is not None and not self._flights:
+            slots = self.belief.base.slots
+            id_slot = next((number for number in slots.idle() if slots[number].held is None), id_slot)
+        place = self._contents.add(Tokens.of(()))
+        primer = Primer(self._contents.hold(place, 0, 0), id_slot)
+        return self._prime(flight, event, primer, left + 1, lever)
+
+    def _prime(self, flight: Flight, event: Arrived, primer: Primer, left: int, probes: Action | None = None) -> Prime:
         """Reserve a request's turn for the primer that goes before it."""
         tokens = self._contents[primer.prompt.place].head(primer.prompt.length)
         ask = Ask("/completion", tokens=tokens, client_slot=primer.id_slot)
         decision = replace(flight.decision, action=Action.PRIMED if self._carried(flight) is None else Action.FORKED)
         self._release(Flight(-flight.key, ask, decision, primer.prompt, read=True), event.at)
-        self._priming = Priming(flight, event, left - 1)
+        self._priming = Priming(flight, event, left - 1, probes)
         return Prime(flight.key, tokens, -1 if primer.id_slot is None else primer.id_slot)
 
     def _primed(self, event: Primed) -> list[Command]:
@@ -307,26 +341,35 @@ class Engine:
         self._priming = None
         self._changed_at = event.at
         commands: list[Command] = []
-        if event.measured is None:
+        slot = primer.ask.client_slot
+        slot = None if slot is None or self.belief is None else slot % self.belief.rules.n_slots
+        if priming.probes is not None:
+            works = event.measured is not None and event.measured.slot == slot
+            self._actions.prove(priming.probes, works)
+            end = Answered(primer.key, event.at, 200, event.measured) if event.measured is not None else None
+            self._place(primer)
+            self._steps.append(Step(primer, end or Gone(primer.key, event.at, sent=False)))
+        elif event.measured is None:
             self._actions.judge(primer.decision.action, right=False)
             self._steps.append(Step(primer, Gone(primer.key, event.at, sent=True)))
         else:
             self._place(primer)
             self._steps.append(Step(primer, Answered(primer.key, event.at, 200, event.measured)))
         commands += self._apply(event.at)
-        flight, left = priming.flight, priming.left if event.measured is not None else 0
+        flight = priming.flight
         active = self._carried(flight)
         if active is not None:
-            return [*commands, *self._primed_fork(active, flight, replace(priming.event, at=event.at), event)]
+            arrived = replace(priming.event, at=event.at)
+            if priming.probes is not None:
+                return [*commands, *self._copy(active, flight, arrived)]
+            return [*commands, *self._primed_fork(active, flight, arrived, event)]
         again = replace(priming.event, at=event.at, slots=None, looked_at=None)
-        slot = primer.ask.client_slot
-        flight.primed = None if slot is None or self.belief is None else slot % self.belief.rules.n_slots
-        flight.decision, more = self._decide(flight, again, left)
-        if more is not None:
-            return [*commands, self._prime(flight, again, more, left)]
-        flight.decision = replace(flight.decision, action=Action.PRIMED)
-        self._release(flight, event.at)
-        return [*commands, Send(flight.key, flight.decision)]
+        flight.trial = None
+        if priming.probes is not None:
+            flight.primed = slot if self._flights else None
+            return [*commands, self._go_on(flight, again, priming.left)]
+        flight.primed, flight.helped = slot, True
+        return [*commands, self._go_on(flight, again, priming.left if event.measured is not None else 0)]
 
     def _release(self, flight: Flight, at: float) -> None:
         """A request is about to leave."""
@@ -714,8 +757,12 @@ class Engine:
             number = active.slot
             held = belief.base.slots[number].held if number is not None and number < belief.rules.n_slots else None
             still = held is not None and self._contents.span(held, active.head).low == active.head.length
-            swaps = belief.rules.ram and self._actions.usable(Action.SWAPPED)
-            if self.unplaced or not still or not swaps or number not in self._idle_slots(belief, flight, event):
+            if (
+                self.unplaced
+                or not still
+                or not belief.rules.ram
+                or number not in self._idle_slots(belief, flight, event)
+            ):
                 active.left.clear()
             return self._copy(active, flight, event)
         if flight.key not in active.members:
@@ -757,7 +804,8 @@ class Engine:
         """The primers that make the requests cheaper; none where they don't. A server that is not trusted yet must be
         known to hold nothing else, and no hypothesis that agrees with what is said of it may speak against it."""
         idle = len(belief.base.slots.idle())
-        primers = self._primers(members[0], head, min(len(members), idle))
+        copies = min(len(members), idle) if self._actions.usable(Action.SWAPPED) else 1
+        primers = self._primers(members[0], head, copies)
         if idle < 2 or not primers:
             return []
         wishes = [self._wish(one) for one in members]
@@ -790,7 +838,12 @@ class Engine:
     def _copy(self, active: fork.Fork, flight: Flight, event: Arrived) -> list[Command]:
         """Send the next primer of a fork, or, behind the last one, the requests."""
         belief = self.belief
+        if not self._actions.usable(Action.SWAPPED):
+            active.left.clear()
         if active.left and active.slot is not None and belief is not None:
+            lever = self._untried(active.slot + belief.rules.n_slots)
+            if lever is not None:
+                return [self._probe(flight, event, active.slot + belief.rules.n_slots, lever, 1)]
             primer = Primer(active.left.pop(0), active.slot + belief.rules.n_slots)
             return [self._prime(flight, event, primer, 1)]
         others = len(active.members) - 1
@@ -960,6 +1013,8 @@ class Engine:
         leader = self.belief
         if leader is None or measured.reused is None or flight.prompt is None:
             return flight.prompt is None
+        if not flight.prompt.length:
+            return False  # a probe proves nothing of what is reused
         self._ended_unseen(flight, measured.reused)
         surprised = False
         for belief in self._beliefs:

@@ -306,7 +306,8 @@ class Prime:
     """Before the request `key` goes on, send `tokens` to /completion with this `id_slot` (-1: any) and n_predict 0, and
     report Primed.
 
-    It evaluates what is not cached, samples one token, and leaves just these tokens in the slot (b10434 and b11549).
+    It evaluates what is not cached, samples one token, and leaves just these tokens in the slot (b10434 and b11549). Of
+    no tokens it is a probe: answered at once, the slot keeps what it holds.
     """
 
     key: int

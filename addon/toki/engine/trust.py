@@ -180,9 +180,16 @@ class Actions:
     """Which actions keep what they promise on this server; one that does not is dropped until it is shown right."""
 
     score: dict[Action, int] = field(default_factory=dict)
+    proven: set[Action] = field(default_factory=set)  # levers that were tried out before their first use
 
     def usable(self, action: Action) -> bool:
         return self.score.get(action, 0) > -ENOUGH
+
+    def prove(self, lever: Action, works: bool) -> None:
+        """A lever was tried out at no cost."""
+        self.proven.add(lever)
+        if not works:
+            self.drop(lever)
 
     def drop(self, action: Action) -> None:
         """It does not work here."""
