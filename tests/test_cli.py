@@ -216,7 +216,11 @@ def test_what_to_paste_can_be_reached(host: str, prefix: str, base: str) -> None
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["path", "--help"], ["run", "--help"], ["run", "http://x", "--help"]]
+    "arguments",
+    [
+        *(["--help"], ["path", "--help"], ["run", "--help"], ["run", "http://x", "--help"]),
+        *(["doctor", "--help"], ["report", "--help"], ["advise", "--help"]),
+    ],
 )
 def test_help(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as stop:
@@ -226,7 +230,11 @@ def test_help(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["fly"], ["path", "--quiet"], ["run"], ["run", "http://x", "--port", "many"]]
+    "arguments",
+    [
+        *([], ["fly"], ["path", "--quiet"], ["run"], ["run", "http://x", "--port", "many"], ["doctor"]),
+        *(["doctor", "http://x", "--no"], ["report", "--format", "xml"], ["advise", "--ctx", "0"]),
+    ],
 )
 def test_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as stop:

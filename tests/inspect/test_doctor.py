@@ -164,6 +164,9 @@ def test_context() -> None:
     small = diagnose(server("-np 4 -c 8192", n_ctx=2048))
     assert small.verdict is Verdict.IMPROVABLE
     assert flags_of(small.command).ctx == 4 * 32_768
+    chats = diagnose(server("-np 4 -c 32768", n_ctx=8192))
+    assert chats.verdict is Verdict.GOOD
+    found(chats, "little context for coding agents")
     outgrown = diagnose(replace(server("-np 4 -c 65536", n_ctx=16_384), working=WorkingSet(99, 1, 20_000, 20_000)))
     assert outgrown.verdict is Verdict.BAD
     assert "has 20,000" in found(outgrown, "the context of a slot is too small")

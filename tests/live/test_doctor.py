@@ -25,6 +25,9 @@ from servers import free_port
 from toki.cli import main
 from toki.engine.rules import Known
 from toki.flags import parse_flags
+from toki.inspect.doctor import Facts
+from toki.inspect.doctor import Verdict
+from toki.inspect.doctor import diagnose
 from toki.inspect.probes import probe
 from toki.server import Auth
 from toki.server import LlamaServerBackend
@@ -107,6 +110,17 @@ def test_the_better_command_is_better(fresh_llama: Llama, capsys: pytest.Capture
 def test_windows(llama: Llama, build: Build, capsys: pytest.CaptureFixture[str]) -> None:
     _, lines = consult(capsys, llama("tiny-window", build, n_parallel=2, n_ctx=32_768).url, "--yes")
     assert [line for line in lines if line.startswith("note: a sliding-window model: ") and "(measured: of " in line]
+
+
+def test_a_window_that_nobody_knows_of(llama: Llama, build: Build) -> None:
+    """As on another machine, where neither flags nor model file can be read."""
+    server = llama("tiny-window", build, n_parallel=2, n_ctx=32_768)
+    backend = LlamaServerBackend(server.url)
+    props = backend.props(Auth(), 5)
+    probed = probe(backend, props, Known(), Auth(), time.monotonic() + 30, messages=False, seed=1)
+    backend.close()
+    assert "ram" not in probed.doubtful
+    assert diagnose(Facts(url=server.url, props=props, probed=probed)).verdict is Verdict.GOOD
 
 
 def test_no_probes_unless_allowed(

@@ -33,7 +33,8 @@ MIB = 2**20
 SLOTS = 4  # in the better command, where more are not known to be needed
 MOST_SLOTS = 8
 ROOMY = 32_768  # tokens of context that a coding agent's conversation takes, where none was recorded
-LEAST_CONTEXT = 8192  # tokens that its first request alone takes often
+AGENT_CONTEXT = 16_384  # tokens that its first few requests take
+LEAST_CONTEXT = 4096  # tokens that any longer chat takes
 NODE_S = 300  # after so long without a byte Node's fetch gives up
 UNTOLD = {"unified": "whether its slots share one KV cache", "idle_save": "whether idle slots are saved to RAM"}
 SECRETS = ("--api-key", "-hft", "--hf-token")  # flags whose values are nobody's business
@@ -149,9 +150,10 @@ def diagnose(facts: Facts) -> Diagnosis:
     found = [finding for check in CHECKS for finding in check(facts)]
     found.sort(key=lambda finding: list(Grade).index(finding.grade))
     if facts.rules is None:
+        why = facts.unprobed or facts.probed.trouble or "their outcomes contradict each other"
         return Diagnosis(
             Verdict.UNKNOWN,
-            f"a llama-server whose flags can't be read, and no probes told ({facts.unprobed or facts.probed.trouble})",
+            f"a llama-server whose flags can't be read, and probes do not tell: {why}",
             found,
             _command(facts, {"parallel": str(SLOTS), "ctx": str(SLOTS * min(facts.props.n_ctx, ROOMY))}),
         )
@@ -348,8 +350,10 @@ def context(facts: Facts) -> Iterator[Finding]:
         why = f"{props.n_ctx:,} tokens, and the longest recorded conversation has {longest:,}: it is refused or cut"
         yield Finding(Grade.BAD, "the context of a slot is too small", why, change)
     elif longest is None and props.n_ctx < LEAST_CONTEXT:
-        why = f"{props.n_ctx:,} tokens; the first request of a coding agent alone has 10,000 to 25,000"
-        yield Finding(Grade.BETTER, "little context for each slot", why, change)
+        yield Finding(Grade.BETTER, "little context for each slot", f"{props.n_ctx:,} tokens", change)
+    elif longest is None and props.n_ctx < AGENT_CONTEXT:
+        why = f"{props.n_ctx:,} tokens; the first request of one alone has 10,000 to 25,000"
+        yield Finding(Grade.NOTE, "little context for coding agents", why)
 
 
 def slots_for_conversations(facts: Facts) -> Iterator[Finding]:
