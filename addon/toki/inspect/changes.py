@@ -7,6 +7,7 @@ The texts tell where the difference is; the parts on both sides tell what it is.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 from toki.inspect.finding import RESENT
@@ -25,6 +26,7 @@ from toki.inspect.volatile import volatile
 
 RESENT_MESSAGES = 3  # shared messages from which a request without the tools is the same talk again
 PRUNED = 0.5  # share of a tool result that is left of one that was pruned, at most
+MOST = 0.5  # share of a message's lines from which another one is the same, edited
 NOTE = 0.2  # size of what stands in place of messages that are gone, of theirs, up to which it is no summary
 _THINKING = re.compile(r"<(think|thinking|thought|reasoning)>.*?</\1>\s*", re.DOTALL)
 _TAGGED = re.compile(r"\s*<([a-z_-]+)>.*</\1>\s*", re.DOTALL)
@@ -43,11 +45,15 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class Place:
     """What stands where two texts part, in the old and in the new one; None: the template's own. `thought`: the message
-    whose reasoning the template wrote there in the old text, and leaves out in the new one."""
+    whose reasoning the template wrote there in the old text, and leaves out in the new one. `gone`: the passage of the
+    old text behind which it goes on as the new one does there; "" where it does not. `later`: whether that passage
+    stands further behind in the new text."""
 
     was: Span | None
     now: Span | None
     thought: int | None = None
+    gone: str = ""
+    later: bool = False
 
     @property
     def block(self) -> Block | None:
@@ -71,6 +77,8 @@ def classify(old: Outline, new: Outline, at: Place | None) -> Change:
     tools = _tools(old.tools, new.tools) if part in (None, Part.TOOLS) else None
     if tools is not None:
         return tools
+    if at is not None and at.gone and not new.heads and old.block(0).part is Part.PROMPT:
+        return Change(Cause.REMINDER_MOVED if at.later else Cause.WINDOW_SLIDE, Block(Part.PROMPT))
     if at is not None and at.thought is not None:
         return Change(Cause.REASONING_DROPPED, old.block(at.thought), TEMPLATE_DROPS)
     if first is None:
@@ -155,7 +163,7 @@ def _dropped(old: Outline, new: Outline, first: int) -> Cause | None:
         if old.messages[start] != now or not now.content.strip():
             continue
         gone = next((one for one in old.messages[first:start] if one.content.strip()), None)
-        if gone in rest:
+        if gone is not None and any(_alike(gone, one) for one in rest):
             return Cause.REMINDER_MOVED
         return Cause.WINDOW_SLIDE if _goes_on(old.messages[start:], rest) else Cause.COMPACTION
     return None
@@ -170,6 +178,14 @@ def _replaced(old: Outline, new: Outline, first: int) -> Cause | None:
                 come = sum(one.size for one in new.messages[first:place])
                 return Cause.WINDOW_SLIDE if come < NOTE * gone else Cause.COMPACTION
     return None
+
+
+def _alike(was: Message, now: Message) -> bool:
+    """The same message, or most of its lines."""
+    if was.part is not now.part:
+        return False
+    lines, others = Counter(was.content.splitlines()), Counter(now.content.splitlines())
+    return sum(n * len(line) for line, n in (lines & others).items()) > MOST * len(was.content)
 
 
 def _goes_on(tail: tuple[Message, ...], rest: tuple[Message, ...]) -> bool:

@@ -31,6 +31,8 @@ CHARS_PER_TOKEN = 4.0  # where tokens can't be had
 KIN = 0.5  # share of the system text that two requests of one population have in common
 THOUGHTS = ("<think", "<|channel|>analysis", "[THINK]", "<seed:think")  # how templates begin reasoning
 TAG = 24  # characters around a difference in which such a beginning lies
+WORDS = 20  # characters from which a passage is known again
+PROBE = 80  # characters by which a text that goes on is known again
 AROUND = 120  # characters of text on either side of a difference
 
 
@@ -118,7 +120,8 @@ def compare(prompt: Prompt, earlier: Sequence[Remembered]) -> Comparison:
     kin = _kin(prompt.outline, old.outline)
     again = _again(prompt, old, at) if kin and not continues else 0
     change = classify(old.outline, prompt.outline, None if at is None else _place(prompt, old, at)) if again else None
-    same = continues or _same_talk(prompt, old, again)
+    within = change is not None and change.block is not None and change.block.part not in (Part.SYSTEM, Part.TOOLS)
+    same = continues or within or _same_talk(prompt, old, again)
     return Comparison(
         prompt,
         found.conversation if same else prompt.key,
@@ -223,7 +226,16 @@ def _span_at(prompt: Prompt, at: int) -> Span | None:
 
 
 def _place(new: Prompt, old: Prompt, at: int) -> Place:
-    return Place(_span_at(old, at), _span_at(new, at), _thought(new, old, at))
+    probe = new.text[at : at + PROBE]
+    start = old.text.find(probe, at + 1) if len(probe) == PROBE else -1
+    gone = old.text[at:start] if start > 0 else ""
+    return Place(
+        _span_at(old, at),
+        _span_at(new, at),
+        _thought(new, old, at),
+        gone,
+        len(gone.strip()) >= WORDS and gone in new.text[at:],
+    )
 
 
 def _thought(new: Prompt, old: Prompt, at: int) -> int | None:

@@ -7,6 +7,7 @@ and the names of its tools are looked up in it, in their order. What lies betwee
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -25,7 +26,20 @@ ARGUMENTS = (
     "chat_template_kwargs", "reasoning_effort", "reasoning_format", "tool_choice", "parallel_tool_calls",
     "response_format", "json_schema", "grammar", "add_generation_prompt", "continue_final_message",
 )  # fmt: skip
-PARTS = {"system": Part.SYSTEM, "developer": Part.SYSTEM, "user": Part.USER, "assistant": Part.ASSISTANT}
+# How templates of the usual kinds write a message: ChatML, Llama 3, Gemma.
+TURNS = (
+    re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL),
+    re.compile(r"<\|start_header_id\|>(\w+)<\|end_header_id\|>\n\n(.*?)<\|eot_id\|>", re.DOTALL),
+    re.compile(r"<start_of_turn>(\w+)\n(.*?)<end_of_turn>", re.DOTALL),
+)
+FEWEST = 2  # messages by which such a template is known
+PARTS = {
+    "system": Part.SYSTEM,
+    "developer": Part.SYSTEM,
+    "user": Part.USER,
+    "assistant": Part.ASSISTANT,
+    "model": Part.ASSISTANT,
+}
 RESULTS = ("tool", "function", "ipython")
 IMAGE = "\ufffc"
 MEDIA = ("image_url", "input_audio", "input_video", "video_url", "image", "input_image")
@@ -114,7 +128,12 @@ def of_chat(body: Mapping[str, Any]) -> Outline:
 
 
 def of_text(text: str) -> Outline:
-    """The outline of a prompt that the client rendered itself: its lines."""
+    """The outline of a prompt that the client rendered itself: its messages where it has used a template of a usual
+    kind, else its lines."""
+    for turn in TURNS:
+        turns = turn.findall(text)
+        if len(turns) >= FEWEST:
+            return Outline(tuple(Message(role, content.strip()) for role, content in turns))
     return Outline(tuple(Message("", line) for line in text.splitlines(keepends=True)))
 
 
