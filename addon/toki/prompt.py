@@ -102,7 +102,7 @@ class PromptReader:
         """The prompt's text, as the client or the chat template wrote it, with the server's marker in place of images.
         A prompt of token ids has none."""
         match question.prompt:
-            case Raw(text):
+            case Raw(text, _):
                 return text
             case Chat(other, media):
                 calls = self._calls(question.model, auth, deadline)
@@ -119,9 +119,10 @@ class PromptReader:
         """The tokens of a prompt, given its whole text, with those that the vocabulary puts around it."""
         calls = self._calls(question.model, auth, deadline)
         props, tokenizer = self._learned(calls)
-        chat = question.prompt if isinstance(question.prompt, Chat) else None
-        marked = text.split(props.media_marker) if chat is not None and props.media_marker else [text]
-        media = () if chat is None else chat.media
+        prompt = question.prompt
+        media = prompt.media if isinstance(prompt, Chat | Raw) else ()
+        marks = props.media_marker and (media or isinstance(prompt, Chat))  # in a bare text it is a text like others
+        marked = text.split(props.media_marker) if marks else [text]
         if len(marked) != len(media) + 1:
             raise UnreadablePrompt("the prompt does not show each of its images once")
         pieces = self._pieces(tokenizer, marked, calls)

@@ -7,6 +7,7 @@ import pytest
 from toki.endpoints.completion import Completion
 from toki.endpoints.completion import TextCompletion
 from toki.endpoints.completion import read_prompt
+from toki.endpoints.media import image
 from toki.endpoints.question import Ids
 from toki.endpoints.question import Prompt
 from toki.endpoints.question import Raw
@@ -52,8 +53,10 @@ MEASURED = Measured(prompt_tokens=61, reused=60, evaluated=1, reply_tokens=3, sl
         (["a", None], LIST, 2),
         ([True, False], LIST, 2),
         ([], Unreadable("no prompt"), 1),
-        ({"prompt_string": "a", "multimodal_data": ["aGk="]}, Unreadable("images"), 1),
-        ([{"prompt_string": "a", "multimodal_data": []}], Unreadable("images"), 1),
+        ({"prompt_string": "a", "multimodal_data": ["aGk="]}, Raw("a", (image("aGk="),)), 1),
+        ([{"prompt_string": "a", "multimodal_data": []}], Raw("a"), 1),
+        ({"prompt_string": "a", "multimodal_data": [5]}, ODD, 1),
+        ({"prompt_string": [1], "multimodal_data": []}, ODD, 1),
         (None, ODD, 1),
         (5, ODD, 1),
         (1.5, ODD, 1),

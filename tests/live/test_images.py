@@ -215,6 +215,17 @@ def test_random_conversations_with_images_are_predicted_and_steered(way: Way) ->
     assert all(max(json.loads(message.body)["prompt"]) < BEYOND for message in primers)
 
 
+def test_images_in_a_bare_prompt_are_predicted_too(way: Way) -> None:
+    marker = requests.get(f"{way.server.url}/props", timeout=10).json()["media_marker"]
+    cat, dog = encoded(picture(21)), encoded(picture(22))
+    text = f"Two pictures, told in some words: {marker} and {marker}, which differ."
+    for number, images in enumerate(((cat, dog), (cat, dog), (cat, cat))):
+        sent = {"prompt": {"prompt_string": f"{text} {number}", "multimodal_data": images}, "n_predict": 2}
+        _, row = serve(way.proxy, "/completion", sent)
+        assert (row["status"], row["prompt_tokens"]) == (200, row["reused"] + row["evaluated"])
+        assert row["predicted"] == row["reused"]
+
+
 def test_an_image_from_elsewhere_is_unknown_and_fetched_once(way: Way, pictures: tuple[str, list[str]]) -> None:
     url, fetched = pictures
     chat = SHAPES[0]

@@ -9,6 +9,7 @@ from typing import Any
 from toki.endpoints.figures import Figures
 from toki.endpoints.figures import Reply
 from toki.endpoints.figures import choice
+from toki.endpoints.media import image
 from toki.endpoints.options import INT32_MAX
 from toki.endpoints.options import question
 from toki.endpoints.question import Ids
@@ -40,8 +41,10 @@ def _single(prompt: object) -> Prompt:
             return Raw(prompt)
         case list() if not prompt or any(type(element) is int for element in prompt):
             return _ids(prompt)
+        case {"prompt_string": str(text), "multimodal_data": [*data]} if all(isinstance(each, str) for each in data):
+            return Raw(text, tuple(map(image, data)))
         case {"multimodal_data": _}:
-            return Unreadable("images")
+            return ODD
         case {"prompt_string": str(text)}:
             return Raw(text)
         case {"prompt_string": list(elements)}:

@@ -46,6 +46,11 @@ def media(part: Mapping[str, Any]) -> Media:
     return Media(part, MODALITIES[kind], name)
 
 
+def image(data: str) -> Media:
+    """An image (or sound: the server looks into it) that is given as base64 alone."""
+    return media({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}})
+
+
 def without_data(messages: list[Any]) -> list[Any]:
     """The messages with a stand-in in place of each image and sound."""
     return [

@@ -42,9 +42,10 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """One text, tokenised with add_special and parse_special."""
+    """One text, tokenised with add_special and parse_special. `media`: what its markers stand for, in their order."""
 
     text: str
+    media: tuple[Media, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
