@@ -195,8 +195,9 @@ def test_no_llama_server(stranger: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_recorded_traffic_counts(llama: Llama, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = llama(n_parallel=4, n_ctx=65_536).url
     db = write(tmp_path / "toki.db", [row(1, prompt_tokens=20_000)])
-    status, lines = consult(capsys, url, "--yes", "--db", str(db))
+    status, lines = consult(capsys, url, "--yes", "--db", str(db), "--model", "only a router has several")
     assert status == 1
+    assert ", 0 of their outcomes unexpected" in "\n".join(lines)
     assert "the longest recorded conversation has 20,020" in "\n".join(lines)
     assert (parse_flags(shlex.split(lines[-1]), {}).ctx or 0) > 4 * 20_020
     (tmp_path / "other").write_text("something else")

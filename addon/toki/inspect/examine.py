@@ -64,9 +64,9 @@ def _examine(
 ) -> Facts:
     begun = monotonic()
     try:
-        props = backend.props(auth, TIMEOUT, model)
-        if props.router and not model:
-            model = _only_model(backend, auth)
+        props = backend.props(auth, TIMEOUT)
+        model = (model or _only_model(backend, auth)) if props.router else ""
+        if model:
             props = backend.props(auth, TIMEOUT, model)
     except ServerError as error:
         return Facts(url=url, trouble=_trouble(backend, url, error, auth))
