@@ -112,7 +112,7 @@ def _environment() -> dict[str, str]:
     """Ours without what would send mitmdump's own requests elsewhere, and without our own modules."""
     kept = {name: value for name, value in os.environ.items() if not name.upper().endswith("_PROXY")}
     kept.pop("PYTHONPATH", None)
-    return kept
+    return kept | {"PYTHONUNBUFFERED": "1"}  # its log is read while it runs
 
 
 @contextmanager

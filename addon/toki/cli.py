@@ -7,6 +7,7 @@ Exit status: 0 fine, 1 advice or findings, 2 could not run (one line on stderr s
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import socket
@@ -190,7 +191,9 @@ def run(known: argparse.Namespace, others: Sequence[str]) -> int:
         from mitmproxy.tools.main import mitmdump
     except ImportError as error:
         raise CannotRun(f"mitmproxy is not installed here ({error}): pip install mitmproxy") from error
-    print(what_to_paste(origin, prefix, known.listen_host, known.port), flush=True)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # a service's log gets each line as it comes
+    print(what_to_paste(origin, prefix, known.listen_host, known.port))
     if trouble := _trouble_with(f"{origin}{prefix}"):
         print(f"toki: {trouble}; requests fail until a llama-server answers there", file=sys.stderr, flush=True)
     # Reverse mode takes no path: a prefix is part of what the client asks for, and toki is told of it.

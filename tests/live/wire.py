@@ -313,6 +313,7 @@ class Mitmdump:
             command += ["--set", f"{name}={value}"]
         environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
         environment.pop("PYTHONPATH", None)
+        environment["PYTHONUNBUFFERED"] = "1"  # the log is read while it runs
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
                 command, cwd=where, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
