@@ -62,7 +62,7 @@ from toki.upstream import Upstream
 
 logger = logging.getLogger(__name__)
 
-BYTES_PER_MS = 2048  # the deadline grows by a millisecond for so many bytes of body
+BYTES_PER_MS = 256  # the deadline grows by a millisecond for so many bytes of body: the prefill takes longer
 MUTE = "the server tells nothing of its slots (no /props)"
 PATIENCE = 5.0  # seconds for look-ups that nobody waits for
 MOMENT = 0.05  # seconds that a request waits for others to be placed
@@ -75,7 +75,7 @@ AFTERMATH = 0.5  # seconds that an ended request waits for its own late look-ups
 
 
 def budget(deadline_ms: int, size: int) -> float:
-    """Seconds that a request with a body of `size` bytes may be held: 1 MiB adds about half a second."""
+    """Seconds that a request with a body of `size` bytes may be held: 1 MiB adds about four."""
     return (deadline_ms + size / BYTES_PER_MS) / 1000
 
 
