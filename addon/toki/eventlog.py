@@ -10,7 +10,7 @@ JSON lines:
 The fields are those of `toki.engine.events`, but nothing in them shows what a client wrote: no text, no names it
 chose, no token ids, no credentials. What the engine must tell apart is disguised (`toki.disguise`). Token lists are
 written as what lies behind the longest prefix shared with a list before: {"like": number of that list, counted from 1,
-"shared": tokens, "more": base64 of int32, little endian}. A request costs 1.5 to 4 KB and 5.3 bytes for each new token.
+"shared": tokens, "more": base64 of int32, little endian}. A request costs 1.5 to 6 KB and 5.3 bytes for each new token.
 
 Lines are made and written by one thread. A log with a hole replays to nothing, so with the first trouble it ends,
 and says so; requests never notice.
