@@ -136,7 +136,7 @@ def test_no_probes_unless_allowed(
         assert set(tasks(server)) == {-1}
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     _, lines = consult(capsys, server.url)
-    assert "17 probes" in "\n".join(lines)
+    assert "18 probes" in "\n".join(lines)
 
 
 def test_a_server_with_a_key(llama: Llama, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ def test_a_clock_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         until(lambda: len(findings(proxy.db) or ()) == TURNS - 1)
         with closing(sqlite3.connect(proxy.db)) as source, closing(sqlite3.connect(kept)) as copy:
             source.backup(copy)
+    assert b"house" not in kept.read_bytes(), "no text of a prompt is stored"
     assert main(["report", "--db", str(kept), "--format", "json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["totals"]["requests"] == TURNS

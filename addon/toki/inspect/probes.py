@@ -83,7 +83,7 @@ class Probed:
 def cost(props: Props) -> str:
     """What the probes will do to a server, in words, to be asked before they are sent."""
     small = 2 * props.total_slots if props.total_slots <= MOST_SLOTS else 2
-    return f"{small + 7} small requests of at most {LONGEST:,} tokens, which take the slots of what is there now"
+    return f"up to {small + 10} small requests of at most {LONGEST:,} tokens, which take the slots of what is there now"
 
 
 def probe(
@@ -148,7 +148,8 @@ class _Prober:
         if n_slots <= MOST_SLOTS:
             self._displace()
             chat = [*chat, *self._new(16)]
-            self.found = replace(self.found, back=_came(self._send(chat), len(chat) - 16))
+            back = self._send(chat)
+            self.found = replace(self.found, back=_came(back, len(chat) - 16))
             if self.found.back is not None and self.found.back.whole:  # else there is nothing to fetch
                 last = self._displace()
                 if last.slot is not None:
