@@ -49,6 +49,7 @@ from toki.exchange import budget
 from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.settings import Settings
+from toki.store import Check
 from toki.store import Found
 from toki.store import Row
 from toki.upstream import MOST_MODELS
@@ -69,6 +70,7 @@ SETTINGS = Settings(
     server_flags="",
     log_events="",
     ping_s=0,
+    verify=0,
 )
 
 
@@ -129,7 +131,7 @@ class Bench:
         self.upstreams.append(Upstream(self.script.url, backend, settings, self._put, self.executor, self.complaints))
         return self.upstreams[-1]
 
-    def _put(self, entry: Row | Found) -> None:
+    def _put(self, entry: Row | Found | Check) -> None:
         if isinstance(entry, Row):
             self.rows.append(entry)
 

@@ -57,6 +57,7 @@ def test_names_types_and_defaults() -> None:
         ("toki_server_flags", "str", '""'),
         ("toki_log_events", "str", '""'),
         ("toki_ping_s", "int", "0"),
+        ("toki_verify", "int", "0"),
     ]
 
 
@@ -87,6 +88,7 @@ def test_defaults(context: taddons.context) -> None:
         server_flags="",
         log_events="",
         ping_s=0,
+        verify=0,
     )
 
 
@@ -104,6 +106,7 @@ def test_every_option_reaches_the_settings(context: taddons.context, tmp_path: P
         "toki_server_flags=-np 4 --cache-ram 0",
         f"toki_log_events={tmp_path}/events",
         "toki_ping_s=15",
+        "toki_verify=20",
     )
     assert settings == Settings(
         servers=("http://127.0.0.1:8080", "https://box.lan/llama"),
@@ -116,6 +119,7 @@ def test_every_option_reaches_the_settings(context: taddons.context, tmp_path: P
         server_flags="-np 4 --cache-ram 0",
         log_events=f"{tmp_path}/events",
         ping_s=15,
+        verify=20,
     )
 
 
@@ -127,6 +131,7 @@ def test_every_option_reaches_the_settings(context: taddons.context, tmp_path: P
         ("toki_min_reuse=0", "toki_min_reuse=0: must be a whole number of at least 1"),
         ("toki_deadline_ms=-250", "toki_deadline_ms=-250: must be a whole number of at least 1"),
         ("toki_keep_days=0", "toki_keep_days=0: must be a whole number of at least 1"),
+        ("toki_verify=-1", "toki_verify=-1: must be a whole number of at least 0"),
         ("toki_ping_s=-1", "toki_ping_s=-1: must be a whole number of at least 0"),
         ("toki_server=localhost:8080", f"toki_server='localhost:8080': {MUST_BE_URL}"),
         ("toki_server=", f"toki_server='': {MUST_BE_URL}"),

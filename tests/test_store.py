@@ -35,6 +35,7 @@ from toki.engine.events import Outcome
 from toki.store import FOUND_COLUMNS
 from toki.store import MIGRATIONS
 from toki.store import OWN_COLUMNS
+from toki.store import Check
 from toki.store import Found
 from toki.store import Own
 from toki.store import Refused
@@ -443,7 +444,7 @@ def test_migrations_run_once_and_keep_the_rows(path: Path, monkeypatch: pytest.M
         store.put(row(1))
     assert [(found["id"], found["note"]) for found in read(path)] == [(1, None), (2, None)]
     names = [found["name"] for found in read(path, "SELECT name FROM toki_migrations ORDER BY name")]
-    assert names == ["m001_requests", "m002_own_requests", "m003_findings", "m999_note"]
+    assert names == ["m001_requests", "m002_own_requests", "m003_findings", "m004_checks", "m999_note"]
 
 
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -753,6 +754,25 @@ def test_findings_belong_to_their_row_and_go_with_it(path: Path) -> None:
     with storing(path, keep_days=7):
         until(lambda: count(path) == 1)
     assert [one["request"] for one in read(path, "SELECT request FROM findings")] == [2]
+
+
+def test_checks_belong_to_their_row_and_go_with_it(path: Path) -> None:
+    now = time.time()
+    check = Check(1, "substantive", 12, 900, 3, 41.5)
+    with storing(path, keep_days=10) as store:
+        store.put(row(1, at=now - 8 * 86_400))
+        store.put(row(2))
+        for key in (1, 2, 3):  # of the third there is no row
+            store.put(replace(check, key=key))
+    found = read(path, "SELECT * FROM checks ORDER BY id")
+    values = ("substantive", 12, 900, 3, 41.5)
+    assert [tuple(one.values())[1:] for one in found] == [
+        (1, *values),
+        (2, *values),
+    ]
+    with storing(path, keep_days=7):
+        until(lambda: count(path) == 1)
+    assert [one["request"] for one in read(path, "SELECT request FROM checks")] == [2]
 
 
 def test_old_rows_are_deleted_at_start_and_ids_never_come_back(path: Path) -> None:

@@ -581,6 +581,10 @@ class Exchange:
     def _conclude(self, event: Answered | Gone) -> None:
         """What is left to do once a request is over and read."""
         self._compare(event.measured)
+        if isinstance(event, Answered):
+            self._upstream.verifier.offer(
+                self._upstream, self.key, self._endpoint, self.content, self._coding, self._ask, self._auth, event
+            )
         text = event.measured.reply_text
         if text and isinstance(event, Answered) and self._upstream.looks_up and self._upstream.watch.known:
             self._upstream.background(self._tell_reply(text))

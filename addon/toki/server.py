@@ -201,6 +201,10 @@ class LlamaServerBackend:
         answer = _mapping(self._look("POST", self._base, "/apply-template", auth, timeout, body), "/apply-template")
         return _text(answer, "prompt", "/apply-template")
 
+    def ask(self, path: str, body: bytes, auth: Auth, timeout: float) -> Mapping[str, Any]:
+        """A whole answer to a request of toki's own to a prompt endpoint. Never sent twice."""
+        return _mapping(self._call("POST", self._base, path, auth, monotonic() + timeout, body), path)
+
     def count(self, path: str, body: bytes, auth: Auth, timeout: float) -> int:
         """The server's own length in tokens of the prompt in a body (JSON, UTF-8); `path`: its endpoint that counts."""
         return _count(_mapping(self._look("POST", self._base, path, auth, timeout, body), path), "input_tokens", path)

@@ -119,6 +119,14 @@ OPTIONS = (
         "After how many seconds of silence a stream gets a comment as a sign of life, again and again until the server "
         "answers, for clients that give up a silent connection. 0 sends none.",
     ),
+    Option(
+        "toki_verify",
+        int,
+        0,
+        "One in how many requests that can be compared (temperature 0, or a seed given) is asked again without the "
+        "server's cache, when nothing runs and no slot loses anything by it; the table checks says how the answers "
+        "differ. 0 asks none.",
+    ),
 )
 
 
@@ -136,6 +144,7 @@ class Settings:
     server_flags: str  # "": find out
     log_events: str  # "": off
     ping_s: int  # 0: off
+    verify: int  # 0: off
 
 
 def add_options(loader: Loader) -> None:
@@ -168,6 +177,7 @@ def from_options(options: Options) -> Settings:
         server_flags=_command_line("toki_server_flags", options.toki_server_flags),
         log_events=str(_file("toki_log_events", options.toki_log_events)) if options.toki_log_events else "",
         ping_s=_at_least("toki_ping_s", options.toki_ping_s, 0),
+        verify=_at_least("toki_verify", options.toki_verify, 0),
     )
 
 

@@ -101,6 +101,18 @@ class Found:
     verdict: str
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """How the answer to the request `key` compares with one that was given without the server's cache (toki_verify)."""
+
+    key: int
+    divergence: str  # a class of toki.divergence
+    common: int  # characters before the first difference
+    evaluated: int | None  # tokens that the check made the server evaluate
+    slot: int
+    ms: float
+
+
 # The table's columns behind `id`, in its order. Row has the same, with keys in place of ids.
 COLUMNS = tuple(field.name for field in fields(Row) if field.name not in ("key", "own"))
 _values = attrgetter(*COLUMNS)
@@ -110,6 +122,9 @@ _own_values = attrgetter(*OWN_COLUMNS)
 FOUND_COLUMNS = tuple(field.name for field in fields(Found) if field.name != "key")
 _found_values = attrgetter(*FOUND_COLUMNS)
 _INSERT_FOUND = f"INSERT INTO findings (request, {', '.join(FOUND_COLUMNS)}) VALUES (?{', ?' * len(FOUND_COLUMNS)})"
+_CHECK_COLUMNS = tuple(field.name for field in fields(Check) if field.name != "key")
+_check_values = attrgetter(*_CHECK_COLUMNS)
+_INSERT_CHECK = f"INSERT INTO checks (request, {', '.join(_CHECK_COLUMNS)}) VALUES (?{', ?' * len(_CHECK_COLUMNS)})"
 _INSERT_OWN = f"INSERT INTO own_requests (request, {', '.join(OWN_COLUMNS)}) VALUES (?{', ?' * len(OWN_COLUMNS)})"
 
 
@@ -204,8 +219,22 @@ def m003_findings(db: sqlite3.Connection) -> None:
     db.execute("CREATE INDEX findings_request ON findings (request)")
 
 
+def m004_checks(db: sqlite3.Connection) -> None:
+    db.execute("""
+        CREATE TABLE checks (
+            id INTEGER PRIMARY KEY,
+            request INTEGER NOT NULL,
+            divergence TEXT NOT NULL,
+            common INTEGER NOT NULL,
+            evaluated INTEGER,
+            slot INTEGER NOT NULL,
+            ms REAL NOT NULL
+        )""")
+    db.execute("CREATE INDEX checks_request ON checks (request)")
+
+
 # Applied in this order, each once, and named in the table toki_migrations. Append; never change one that was released.
-MIGRATIONS = (m001_requests, m002_own_requests, m003_findings)
+MIGRATIONS = (m001_requests, m002_own_requests, m003_findings, m004_checks)
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -268,7 +297,7 @@ class Database:
         self._rows: dict[int, int] = {}  # key → row id, least recently used first
         self._conversations: dict[int, int] = {}  # key of the conversation → id of its first row that is known here
 
-    def write(self, rows: Sequence[Row | Found]) -> list[Exception]:
+    def write(self, rows: Sequence[Row | Found | Check]) -> list[Exception]:
         """Write `rows` in one transaction, all or none, but for those that no database could take: their errors.
 
         What was found of a request whose row is not known any more is dropped.
@@ -286,6 +315,11 @@ class Database:
                     request = known.get(row.key, self._rows.get(row.key))
                     if request is not None:
                         db.execute(_INSERT_FOUND, (request, *_found_values(row)))
+                    continue
+                if isinstance(row, Check):
+                    request = known.get(row.key, self._rows.get(row.key))
+                    if request is not None:
+                        db.execute(_INSERT_CHECK, (request, *_check_values(row)))
                     continue
                 parent = None if row.parent is None else known.get(row.parent, self._rows.get(row.parent))
                 first = conversations.get(row.conversation, self._conversations.get(row.conversation, row_id))
@@ -313,7 +347,7 @@ class Database:
         old = "SELECT id FROM requests WHERE at < ? ORDER BY at LIMIT ?"
         with db:
             db.execute("BEGIN IMMEDIATE")
-            for table in ("own_requests", "findings"):
+            for table in ("own_requests", "findings", "checks"):
                 db.execute(f"DELETE FROM {table} WHERE request IN ({old})", (at, limit))
             return db.execute(f"DELETE FROM requests WHERE id IN ({old})", (at, limit)).rowcount
 
@@ -345,7 +379,7 @@ class Store:
         self._path = path
         self._database = Database(path)
         self._keep_s = keep_days * DAY_S
-        self._rows: deque[Row | Found] = deque()
+        self._rows: deque[Row | Found | Check] = deque()
         self._wake = threading.Condition()  # guards _rows, _closing and lost; never held while the disk is waited for
         self._closing = False
         self.lost = 0
@@ -355,7 +389,7 @@ class Store:
         self._thread = threading.Thread(target=self._run, name="toki-store", daemon=True)
         self._thread.start()
 
-    def put(self, row: Row | Found) -> None:
+    def put(self, row: Row | Found | Check) -> None:
         """Queue `row`. Never waits for the disk; where the queue is full the oldest row is dropped and counted."""
         if isinstance(row, Row):
             row = _storable(row)
@@ -404,7 +438,7 @@ class Store:
         self._database.close()
         self._tell_end()
 
-    def _take(self, failed: bool, clean_at: float) -> tuple[list[Row | Found], bool]:
+    def _take(self, failed: bool, clean_at: float) -> tuple[list[Row | Found | Check], bool]:
         """The next batch, as soon as there is work (or time for another try); and whether the store is closing."""
         with self._wake:
             if failed:
@@ -413,7 +447,7 @@ class Store:
                 self._wake.wait_for(lambda: self._closing or self._rows, clean_at - time.monotonic())
             return [self._rows.popleft() for _ in range(min(BATCH, len(self._rows)))], self._closing
 
-    def _put_back(self, rows: list[Row | Found]) -> None:
+    def _put_back(self, rows: list[Row | Found | Check]) -> None:
         with self._wake:
             room = KEPT_ROWS - len(self._rows)
             kept = rows[max(0, len(rows) - room) :]

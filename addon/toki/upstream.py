@@ -41,6 +41,7 @@ from toki.engine.events import Restarted
 from toki.engine.events import Resume
 from toki.engine.events import Send
 from toki.engine.events import Wait
+from toki.engine.tokens import Tokens
 from toki.eventlog import EventLog
 from toki.inspect.explanation import Explanation
 from toki.inspect.inspector import Inspector
@@ -49,8 +50,10 @@ from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.server import ServerError
 from toki.settings import Settings
+from toki.store import Check
 from toki.store import Found
 from toki.store import Row
+from toki.verify import Verifier
 from toki.watch import Watch
 
 MOST_NAMES = 4096
@@ -90,7 +93,7 @@ class Upstream:
         url: str,
         backend: LlamaServerBackend,
         settings: Settings,
-        put: Callable[[Row | Found], None],
+        put: Callable[[Row | Found | Check], None],
         executor: Executor,
         complaints: Complaints,
         model: str = "",
@@ -119,6 +122,7 @@ class Upstream:
         self._served = ""  # the model that was used last
         self._names: dict[str, str] = {}  # what a router calls its models, by what clients call them
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.verifier = Verifier(settings.verify)
 
     @property
     def looks_up(self) -> bool:
@@ -195,6 +199,14 @@ class Upstream:
     def models(self) -> tuple[Upstream, ...]:
         """Those of a router's models."""
         return tuple(self._models.values())
+
+    def spare(self, tokens: Tokens, reply: int, lora: str) -> int | None:
+        """A slot where a request of toki's own would cost no one anything, while nothing is open; else None."""
+        return None if self._open or not self.watch.known else self._engine.spare(tokens, reply, lora)
+
+    def check(self, check: Check) -> None:
+        """Record how an answer compares with one that was given without the cache."""
+        self._put(check)
 
     def holdings(self) -> tuple[Holding, ...]:
         """What its slots and its RAM cache are believed to hold now."""

@@ -73,6 +73,7 @@ from toki.engine.tokens import Tokens
 from toki.engine.trust import Actions
 from toki.engine.trust import Belief
 
+CHECK = 0  # names a request that is only thought of: keys of real ones start at 1, or at -1
 COLLECT = 1024  # token lists at which those that nothing refers to are forgotten
 MOST_PRELUDE = 64  # launches before the server is known that are remembered
 MOST_PRIMERS = 2  # that go before one request
@@ -881,6 +882,34 @@ class Engine:
             for (number, one, busy), shared in zip(places, shares, strict=True)
         )
 
+    def spare(self, tokens: Tokens, reply: int, lora: str = "") -> int | None:
+        """A slot on which `tokens` could be answered from scratch, with `reply` tokens, and no one would lose a token.
+
+        None where there is none, while anything runs, and where that is not known for sure. Requests of toki's own that
+        arrive with a negative key are followed like any other, but not remembered.
+        """
+        belief = self.belief
+        if belief is None or not belief.trusted or self._flights or self._waiting or not belief.base.known:
+            return None
+        prompt = self._contents.hold(self._contents.add(tokens, lora), len(tokens), len(tokens))
+        before = belief.base.holds()
+        for number in reversed(range(belief.rules.n_slots)):
+            trial = belief.base.copy()
+            if trial.launch(Wish(CHECK, prompt, number, cache_prompt=False)) is None:
+                continue
+            trial.finish(CHECK, reply)
+            trial.correct(number, None)  # what it leaves behind is no one's
+            if self._covered(before, trial.holds()):
+                return number
+        return None
+
+    def _covered(self, before: Sequence[Held], after: Sequence[Held]) -> bool:
+        """Whether all that was held is still the beginning of something that is."""
+        if not before or not after:
+            return not before
+        shared = self._contents.likely(after, before)
+        return all(one.place != UNKNOWN and row.max() >= one.length for one, row in zip(before, shared, strict=True))
+
     # --- keeping up -------------------------------------------------------------------------------
 
     def _know(self, flight: Flight) -> None:
@@ -893,6 +922,8 @@ class Engine:
             self._collect()
         place = self._contents.add(ask.tokens, ask.lora, ask.images)
         flight.prompt = self._contents.hold(place, len(ask.tokens), len(ask.tokens))
+        if flight.key < 0:  # toki's own: it continues nothing
+            return
         conversation = self._conversations.note(flight.key, flight.prompt)
         flight.thread, flight.conversation = conversation.key, conversation.name
 
