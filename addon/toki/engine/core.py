@@ -891,7 +891,10 @@ class Engine:
         belief = self.belief
         if belief is None or not belief.trusted or self._flights or self._waiting or not belief.base.known:
             return None
-        prompt = self._contents.hold(self._contents.add(tokens, lora), len(tokens), len(tokens))
+        place, shared = self._contents.nearest(tokens, lora)  # nothing is added: what is asked here stands in no log
+        if place is None or shared < len(tokens):
+            return None
+        prompt = self._contents.hold(place, len(tokens), len(tokens))
         before = belief.base.holds()
         for number in reversed(range(belief.rules.n_slots)):
             trial = belief.base.copy()
