@@ -27,7 +27,7 @@ from toki.engine.tokens import Tokens
 from toki.eventlog import Made
 from toki.eventlog import read
 
-LAUNCH_S = 0.05  # within which a request that does not stream is taken to be launched: nothing shows when it was
+CANCELLED_S = 0.05  # within which the server mostly sees that a client left
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,6 @@ def verdicts(path: Path) -> tuple[list[Verdict], list[str]]:
             engine, naive = Engine(entry.mode, entry.min_reuse), Naive()
             continue
         assert engine
-        open_now = dict(engine._flights)  # the only place where the range of a request sent unread can be seen
         event = entry.event
         naive.hear(event, engine)
         match event:
@@ -104,12 +103,12 @@ def verdicts(path: Path) -> tuple[list[Verdict], list[str]]:
         for command in commands:
             if not isinstance(command, Record) or command.measured.reused is None:
                 continue
-            key, measured, flight, belief = command.key, command.measured, open_now.get(command.key), engine.belief
+            key, measured, belief = command.key, command.measured, engine.belief
             found.append(
                 Verdict(
                     key=key,
                     prompt=measured.prompt_tokens or 0,
-                    predicted=flight.decision.predicted if flight else None,
+                    predicted=command.predicted,
                     reused=command.measured.reused,
                     naive=naive.beliefs.get(key),
                     slot=command.slot,
@@ -127,18 +126,31 @@ def verdicts(path: Path) -> tuple[list[Verdict], list[str]]:
 
 
 def _overlapping(events: list[Event]) -> set[int]:
-    """Keys of the requests between whose release and launch another one ended."""
-    ends = [(event.at, event.key) for event in events if isinstance(event, Answered | Gone)]
-    signs = {event.key: event.at for event in events if isinstance(event, Began)}
-    found = set()
+    """Keys of the requests that may have been launched before or after another one ended: no order can be known.
+
+    A launch lies between release and headers of a stream; the server's own figures say how long it worked, so that a
+    launch was at least so long before the end that was seen, and an end at least so long after its release.
+    """
+    released: dict[int, float] = {}
+    launched: dict[int, float] = {}  # at the latest
+    ends: dict[int, tuple[float, float]] = {}
     for event in events:
-        if isinstance(event, Arrived):
-            launched = event.at + LAUNCH_S
-            if event.ask.stream:
-                launched = signs.get(event.key, launched)
-            if any(event.at <= at <= launched and key != event.key for at, key in ends):
-                found.add(event.key)
-    return found
+        match event:
+            case Arrived():
+                released[event.key] = event.at
+            case Began() if event.status == 200:
+                launched[event.key] = event.at
+            case Answered() if event.status == 200:
+                took = event.measured.took
+                launched[event.key] = min(launched.get(event.key, event.at), event.at - took)
+                ends[event.key] = (released[event.key] + took, event.at)
+            case Gone() if event.sent:
+                ends[event.key] = (event.at, event.at + CANCELLED_S)
+    return {
+        key
+        for key, latest in launched.items()
+        if any(other != key and soonest <= latest and end >= released[key] for other, (soonest, end) in ends.items())
+    }
 
 
 @dataclass(slots=True)

@@ -86,7 +86,7 @@ def test_a_report_of_progress_is_no_answer_yet() -> None:
     seen = []
     for data in (b'{"prompt_progress":{"total":9}}', b'{"n":1}', b"[DONE]"):
         reader.feed(b"data: " + data + b"\n\n")
-        seen.append(reader.answering)
+        seen.append(reader.pieces > 0)
     assert seen == [False, True, True]
 
 

@@ -113,10 +113,10 @@ class Life:
 
     def end(self, key: int, prompt: list[int], reused: int) -> None:
         reply = self.ids(self.random.randint(1, 30))
-        measured = Measured(len(prompt), reused, len(prompt) - reused, len(reply), 1, 7.25, f"{SECRET} {reply}")
+        measured = Measured(len(prompt), reused, len(prompt) - reused, len(reply), 1, 7.25, 2.5, f"{SECRET} {reply}")
         chance = self.random.random()
         if chance < 0.1:
-            self.tell(Gone(key, self.tick(), sent=True, prefilled=chance < 0.05, measured=measured))
+            self.tell(Gone(key, self.tick(), sent=True, shown=int(chance < 0.05), measured=measured))
             return
         if chance < 0.13:
             self.tell(Answered(key, self.tick(), 500, Measured()))
@@ -376,7 +376,7 @@ VIEWS = (SlotView(0, True, 7, 3, 4096), SlotView(1, False, None, -1, 4096))
         Primed(1, 2.5, Measured(1, 2, 3, 4, 5, 6.5)),
         Began(1, 2.5, 200),
         Answered(1, 2.5, 500, Measured(truncated=True)),
-        Gone(1, 2.5, sent=True, prefilled=True),
+        Gone(1, 2.5, sent=True, shown=1),
         Looked(2.5, 2.25, VIEWS),
         Restarted(2.5, 2, 4096, Known(unified=True, sps=0.5), VIEWS),
         Restarted(2.5, 2, 4096),

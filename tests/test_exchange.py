@@ -43,6 +43,7 @@ from toki.engine.events import Record
 from toki.engine.events import Replied
 from toki.engine.events import Restarted
 from toki.engine.events import Send
+from toki.engine.events import Span
 from toki.exchange import MUTE
 from toki.exchange import Exchange
 from toki.exchange import budget
@@ -102,9 +103,9 @@ class Engine:
             action = Action.PASSED if steer is None else Action.PINNED
             return [*self.more, Send(event.key, Decision(action, steer, steer, None, None, None, "as told"))]
         if isinstance(event, Answered | Gone):
-            record = Record(
-                event.key, event.key, None, 0, 0.5, 7, 6, Outcome.HIT, 2, Action.PINNED, "as told", event.measured
-            )
+            key, predicted, alone = event.key, Span(5, 7, 9), Span(6, 6, 6)
+            told = (Outcome.HIT, 2, Action.PINNED, "as told", event.measured)
+            record = Record(key, key, None, 0, 0.5, predicted, alone, *told)
             if event.key in self.unread:
                 self.late[event.key] = record
                 return []
@@ -595,7 +596,7 @@ async def test_a_stream_that_breaks_tells_what_it_had_shown(bench: Bench) -> Non
     exchange.broke(sent=True, client_left=True)
     (gone,) = bench.told(Gone)
     assert gone.sent
-    assert gone.prefilled
+    assert gone.shown
     assert (gone.measured.reused, gone.measured.finished) == (12, False)
     assert bench.told(Replied) == []
 
@@ -607,7 +608,7 @@ async def test_a_client_that_leaves_in_prefill_stops_the_looks(bench: Bench) -> 
     exchange.began(200, "text/event-stream", "")
     exchange.heard(b'data: {"prompt_progress":{}}\n\n')
     exchange.broke(sent=True, client_left=True)
-    assert not bench.told(Gone)[0].prefilled
+    assert not bench.told(Gone)[0].shown
     assert await upstream.watch.look() is None
 
 

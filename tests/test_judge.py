@@ -112,17 +112,17 @@ def test_who_left_and_copies_are_remembered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stream", "began", "overlaps"),
-    [(True, 2.2, True), (True, 1.9, False), (False, 1.9, True), (True, None, True)],
+    ("began", "worked", "overlaps"),
+    [(2.2, 0.95, True), (1.85, 0.95, False), (None, 0.95, True), (None, 1.15, False)],
 )
-def test_a_launch_that_overlaps_a_finish(tmp_path: Path, stream: bool, began: float | None, overlaps: bool) -> None:
-    """Request 1 ends at 2.0; request 2 is released at 1.97 and launched when its headers come, if they say so."""
-    events: list[Event] = [fresh(), arrived(1, 1.0, list(range(100))), arrived(2, 1.97, [5] * 60, stream=stream)]
-    events = sorted(
-        [*events, answered(1, 2.0, 100, 0), *([Began(2, began, 200)] if began else [])],
-        key=lambda event: event.at,
-    )
-    found, _ = verdicts(log(tmp_path / "log", *events, answered(2, 3.0, 60, 0, slot=2)))
+def test_a_launch_that_may_overlap_a_finish(tmp_path: Path, began: float | None, worked: float, overlaps: bool) -> None:
+    """Request 1 was seen to end at 2.0 after 0.9 s of work, which began at 1.0 or later. Request 2 was released at 1.8
+    and launched when its headers came, or so long before its end at 3.0 as the server worked on it."""
+    events: list[Event] = [fresh(), arrived(1, 1.0, list(range(100))), arrived(2, 1.8, [5] * 60, stream=True)]
+    first = Answered(1, 2.0, 200, Measured(100, 0, 100, 4, 3, prompt_ms=400.0, reply_ms=500.0))
+    events = sorted([*events, first, *([Began(2, began, 200)] if began else [])], key=lambda event: event.at)
+    last = Answered(2, 3.0, 200, Measured(60, 0, 60, 4, 2, prompt_ms=1000 * worked))
+    found, _ = verdicts(log(tmp_path / "log", *events, last))
     assert {one.key: one.overlaps for one in found} == {1: False, 2: overlaps}
 
 

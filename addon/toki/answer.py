@@ -20,12 +20,12 @@ PIECE = 2**20  # bytes that one piece of a compressed answer may unpack to
 class AnswerReader:
     """Feeds `meter` with the JSON objects of one answer. Never raises.
 
-    `answering` says whether the server has begun to answer, so that the whole prompt is evaluated; a report of its
-    progress (`return_progress`) is no answer yet.
+    `pieces` counts the objects of the answer: once there is one, the server has begun to answer, and the whole prompt
+    is evaluated. A report of its progress (`return_progress`) is no answer yet.
     """
 
     def __init__(self, meter: Meter, content_type: str, content_encoding: str) -> None:
-        self.answering = False
+        self.pieces = 0
         self._meter = meter
         self._events = EventReader() if is_stream(content_type) else None
         self._plain: bytearray | None = bytearray()
@@ -70,7 +70,7 @@ class AnswerReader:
         except (ValueError, RecursionError):
             return  # "[DONE]", a comment of some proxy, a page of HTML: no figures there
         if isinstance(chunk, dict):
-            self.answering = self.answering or "prompt_progress" not in chunk
+            self.pieces += "prompt_progress" not in chunk
             self._meter.feed(chunk)
 
 

@@ -495,9 +495,9 @@ class Exchange:
             return
         sent = sent and self._released is not None and not self._left
         now = time.monotonic()
-        prefilled = self._reader is not None and self._reader.answering
-        gone = Gone(self.key, now, sent=sent, prefilled=prefilled, measured=self._measured(finished=False))
-        self._end(gone, now, gone_in_prefill=sent and client_left and not prefilled)
+        shown = self._reader.pieces if self._reader is not None else 0
+        gone = Gone(self.key, now, sent=sent, shown=shown, measured=self._measured(finished=False))
+        self._end(gone, now, gone_in_prefill=sent and client_left and not shown)
         if not client_left:
             self._upstream.watch.doubt(certain=not sent)
 
@@ -533,8 +533,8 @@ class Exchange:
             parent=record.parent,
             shared=record.shared,
             similarity=record.similarity,
-            predicted=record.predicted if self._foreseen else None,
-            alone=record.alone if self._foreseen else None,
+            predicted=record.predicted.likely if record.predicted and self._foreseen else None,
+            alone=record.alone.likely if record.alone and self._foreseen else None,
             reused=measured.reused,
             evaluated=measured.evaluated,
             outcome=record.outcome,

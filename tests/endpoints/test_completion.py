@@ -32,7 +32,7 @@ LAST = {
     "tokens_cached": 63,  # the trap: what the slot holds afterwards
     "timings": TIMINGS,
 }
-MEASURED = Measured(prompt_tokens=61, reused=60, evaluated=1, reply_tokens=3, slot=3, prompt_ms=12.5)
+MEASURED = Measured(prompt_tokens=61, reused=60, evaluated=1, reply_tokens=3, slot=3, prompt_ms=12.5, reply_ms=20.1)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_text_stream() -> None:
 
 def test_usage_alone_gives_the_reuse() -> None:
     found = measure(TEXT, text_chunk("The dog", usage=USAGE))
-    assert found == with_text("The dog", slot=None, prompt_ms=None)
+    assert found == with_text("The dog", slot=None, prompt_ms=None, reply_ms=None)
 
 
 def test_verbose_shows_the_slot() -> None:

@@ -17,6 +17,7 @@ from toki.engine.timeline import Launched
 from toki.engine.tokens import Tokens
 from toki.engine.trust import CAP
 from toki.engine.trust import ENOUGH
+from toki.engine.trust import EXCUSED
 from toki.engine.trust import Actions
 from toki.engine.trust import Belief
 
@@ -28,6 +29,12 @@ class Talk:
         self.contents = Contents()
         self.belief = Belief(rules, self.contents, slots)
         self.key = 0
+        self.now = 0.0
+
+    def take(self, step: Launched | Finished) -> None:
+        """One thing happens after the other."""
+        self.now += 1
+        self.belief.timeline.take(step, self.now, self.now)
 
     def hold(self, ids: list[int]) -> Held:
         return self.contents.hold(self.contents.add(Tokens.of(ids)), len(ids), len(ids))
@@ -35,14 +42,14 @@ class Talk:
     def launch(self, ids: list[int], pin: int | None = None) -> int:
         self.key += 1
         held = self.hold(ids)
-        self.belief.timeline.take(Launched(self.key, Wish(self.key, held, pin), Wish(self.key, held)))
+        self.take(Launched(self.key, Wish(self.key, held, pin), Wish(self.key, held)))
         return self.key
 
     def says(self, ids: list[int], reused: int, reply: int = 1, overlapped: bool = False) -> bool | None:
         """A request, and what the server reported of it: the judgement."""
         key = self.launch(ids)
         right = self.belief.judge(key, reused, overlapped)
-        self.belief.timeline.take(Finished(key, reply))
+        self.take(Finished(key, reply))
         return right
 
 
@@ -93,7 +100,7 @@ def test_what_was_no_prediction_is_not_scored() -> None:
     launch = talk.belief.base.launches[key]
     assert not launch.sure
     assert talk.belief.judge(key, launch.reuse.high + 7, overlapped=False) is None
-    assert (talk.belief.score, talk.belief.errors) == (0, 0)
+    assert (talk.belief.score, talk.belief.errors) == (0, EXCUSED)
     assert talk.belief.judge(99, 5, overlapped=False) is None
 
 

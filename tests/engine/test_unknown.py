@@ -197,7 +197,7 @@ def test_nor_does_one_that_broke_off() -> None:
     key = talk.send([*PROMPTS[0], 7, 8], stream=True)
     talk.engine.handle(Began(key, talk.tick(), 200))
     measured = Measured(prompt_tokens=53, finished=False)
-    talk.engine.handle(Gone(key, talk.tick(), sent=True, prefilled=True, measured=measured))
+    talk.engine.handle(Gone(key, talk.tick(), sent=True, shown=1, measured=measured))
     views = tuple(SlotView(number, False, 50, number, N_CTX) for number in range(4))
     asked_at = talk.tick()
     talk.engine.handle(Looked(talk.tick(), asked_at, views))

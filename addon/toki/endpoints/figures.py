@@ -13,8 +13,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from typing import TypeVar
 
 from toki.engine.events import Measured
+
+T = TypeVar("T")
 
 MAX_COUNT = 2**31 - 1  # the server counts tokens in int32
 MAX_REPLY = 4 * 2**20  # characters of reply text that are kept
@@ -91,6 +94,7 @@ class Figures:
     reply_tokens: int | None = None
     slot: int | None = None
     prompt_ms: float | None = None
+    reply_ms: float | None = None
     truncated: bool = False
     several: bool = False  # the answer has several results; no figure covers them all
 
@@ -103,6 +107,7 @@ class Figures:
         reply_tokens: object = None,
         slot: object = None,
         prompt_ms: object = None,
+        reply_ms: object = None,
     ) -> None:
         """Keep what can be true of values as they stood in an answer (an `id_slot` of -1 means not yet known)."""
         self.prompt_tokens = _newer(count(prompt_tokens), self.prompt_tokens)
@@ -110,8 +115,8 @@ class Figures:
         self.evaluated = _newer(count(evaluated), self.evaluated)
         self.reply_tokens = _newer(count(reply_tokens), self.reply_tokens)
         self.slot = _newer(count(slot), self.slot)
-        told = milliseconds(prompt_ms)
-        self.prompt_ms = self.prompt_ms if told is None else told
+        self.prompt_ms = _newer(milliseconds(prompt_ms), self.prompt_ms)
+        self.reply_ms = _newer(milliseconds(reply_ms), self.reply_ms)
 
     def progress(self, chunk: Mapping[str, Any]) -> None:
         """`prompt_progress`, sent before the first token where the client set return_progress."""
@@ -119,7 +124,7 @@ class Figures:
         self.note(prompt_tokens=found.get("total"), reused=found.get("cache"))
 
     def timings(self, chunk: Mapping[str, Any]) -> None:
-        """The `timings` of `chunk`: cache_n, prompt_n, predicted_n, prompt_ms.
+        """The `timings` of `chunk`: cache_n, prompt_n, predicted_n, prompt_ms, predicted_ms.
 
         `response_fields` can move single ones to the root of a /completion answer, as "timings/cache_n".
         """
@@ -129,6 +134,7 @@ class Figures:
             evaluated=found.get("prompt_n", chunk.get("timings/prompt_n")),
             reply_tokens=found.get("predicted_n", chunk.get("timings/predicted_n")),
             prompt_ms=found.get("prompt_ms", chunk.get("timings/prompt_ms")),
+            reply_ms=found.get("predicted_ms", chunk.get("timings/predicted_ms")),
         )
 
     def usage(self, chunk: Mapping[str, Any]) -> None:
@@ -186,11 +192,12 @@ class Figures:
             reply_tokens=self.reply_tokens,
             slot=self.slot,
             prompt_ms=self.prompt_ms,
+            reply_ms=self.reply_ms,
             reply_text=reply_text,
             truncated=self.truncated,
             finished=finished,
         )
 
 
-def _newer(new: int | None, old: int | None) -> int | None:
+def _newer(new: T | None, old: T | None) -> T | None:
     return old if new is None else new

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
 from functools import partial
+from math import inf
 
 from toki.engine import fork
 from toki.engine.contents import UNKNOWN
+from toki.engine.contents import UNLIMITED
 from toki.engine.contents import Contents
 from toki.engine.contents import Held
 from toki.engine.conversations import Conversations
@@ -68,7 +70,6 @@ from toki.engine.timeline import Cancelled
 from toki.engine.timeline import Finished
 from toki.engine.timeline import Launched
 from toki.engine.timeline import Refused
-from toki.engine.timeline import Revealed
 from toki.engine.tokens import Tokens
 from toki.engine.trust import Actions
 from toki.engine.trust import Belief
@@ -82,6 +83,9 @@ FOREIGN_PAUSE = 60.0  # seconds without steering after traffic of others was see
 LINGER = 30.0  # seconds after which any request whose client left is taken to have ended, where no look tells
 UNREAD = 2.0  # seconds after its end from which a request that was not read until then never will be
 CANCELLED = 1.2  # seconds after which a prefill is cancelled, unless answers to others go out (llama-server 6.2)
+SHORT = 0.25  # seconds between a release and the sign of a launch that are no sign of a busy server
+LIKELY = 4  # hypotheses for which another order of what happened is looked for
+ON_THE_WAY = 1  # tokens of a stream that are sampled before the server sees that its client left
 TOKEN = 0.02  # seconds after which a stream in decode is cancelled: at its next token
 
 
@@ -97,7 +101,6 @@ class Flight:
     decision: Decision = PASSED
     prompt: Held | None = None  # None: its tokens are not known (yet)
     read: bool = False  # its tokens are as known as they will ever be
-    foretold: bool = False  # what is predicted for it rests on all that was sent before it
     placed: bool = False  # its launch was seen, or concluded
     launched: bool = False  # its launch was applied to the beliefs
     misread: bool = False  # it was launched with tokens that the server's figures contradict
@@ -108,9 +111,11 @@ class Flight:
     primed: int | None = None  # the slot that a primer was sent to for it
     helped: bool = False  # it had a primer
     left: float | None = None  # when its client went away; the server may not have noticed yet
-    prefilled: bool = False  # whether it had begun to answer by then
+    shown: int = 0  # pieces of its answer that it had got by then
     quick: bool = False  # whether its prefill is over before it would be cancelled
     lingers: float = 0.0  # seconds for which the server may still work on it
+    released: float = 0.0  # when it left for the server
+    seen: float = inf  # when its launch was seen
     ended: float | None = None  # when its last byte was seen
     holdings: tuple[Holding, ...] = ()  # what the server was believed to hold when it was decided
     slot: int | None = None  # where it was launched, as believed
@@ -165,6 +170,7 @@ class Engine:
         self._fork: fork.Fork | None = None
         # Launches and answers from before the server was known, of which its beliefs have yet to hear.
         self._prelude: list[tuple[Flight, Answered | None]] | None = []
+        self._now = 0.0
         self._start_over()
 
     def _start_over(self) -> None:
@@ -219,6 +225,7 @@ class Engine:
 
     def handle(self, event: Event) -> list[Command]:
         """Take in what happened; return what to do, in order."""
+        self._now = event.at
         self._give_up(event.at)
         late = self._apply(event.at)
         return [*late, *self._take(event)] if late else self._take(event)
@@ -256,9 +263,7 @@ class Engine:
             for held in (*self._waiting.values(), *((self._priming,) if self._priming is not None else ())):
                 held.flight.prompt = None
             for flight in self._flights.values():
-                flight.prompt = None
-                flight.read = flight.placed = flight.launched = True
-                flight.decision = replace(flight.decision, predicted=None, alone=None)
+                self._carry_over(flight)
         self._prelude = None
         self._said = event.known
         freed = self._free(self._waiting)
@@ -266,7 +271,8 @@ class Engine:
         ours = sum(flight.slots for flight, end in first or () if end is None)
         slots = () if event.slots is not None and used <= ours else event.slots
         self._beliefs = [
-            Belief(rules, self._contents, slots) for rules in hypotheses(event.total_slots, event.n_ctx, event.known)
+            Belief(rules, self._contents, slots, event.known)
+            for rules in hypotheses(event.total_slots, event.n_ctx, event.known)
         ]
         for flight, end in first or ():
             if end is None:
@@ -275,6 +281,18 @@ class Engine:
                 self._finish(flight, end.measured)
         self._steps.extend(owed)
         return [*freed, *self._apply(event.at)]
+
+    def _carry_over(self, flight: Flight) -> None:
+        """A request that is under way when another server is met: if it gets an answer, it is from that one."""
+        flight.prompt = None
+        flight.decision = replace(flight.decision, predicted=None, alone=None)
+        if flight.placed or flight.ended is not None or flight.key < 0:
+            # What was seen of the slots may be from before its launch, or from after it.
+            flight.misread = True
+            flight.read = flight.placed = flight.launched = True
+        else:
+            if flight.ask.tokens is not None:
+                self._know(flight)
 
     def _arrived(self, event: Arrived) -> list[Command]:
         if event.key in self._flights:
@@ -374,10 +392,10 @@ class Engine:
 
     def _release(self, flight: Flight, at: float) -> None:
         """A request is about to leave."""
-        flight.foretold = flight.read and all(other.read for other in self._flights.values())
         for other in self._flights.values():
             if other.ended is None:
                 flight.overlapped = other.overlapped = True
+        flight.released = at
         self._flights[flight.key] = flight
         self._changed_at = at
 
@@ -388,12 +406,7 @@ class Engine:
         flight.ask = event.ask
         self._know(flight)
         self._check_length(flight)
-        commands = self._apply(event.at)
-        for one in self._flights.values():
-            if not one.read:
-                break  # what comes later depends on it
-            self._foretell(one)
-        return commands
+        return self._apply(event.at)
 
     def _began(self, event: Began) -> list[Command]:
         flight = self._flights.get(event.key)
@@ -481,7 +494,7 @@ class Engine:
         whole = self._contents[prompt.place].extended(reply)
         place = self._contents.add(whole, self._contents.lora(prompt.place), self._contents.images(prompt.place))
         for belief in self._beliefs:
-            belief.timeline.take(Revealed(event.key, old, place))
+            belief.timeline.reveal(event.key, old, place)
         self._conversations.replace_held(old, self._contents.hold(place, old.certain, old.length))
         self._history.reveal(event.key, place, old.length)
         return []
@@ -530,8 +543,10 @@ class Engine:
         if flight.prompt is None:
             return 0, 0
         length = flight.prompt.length
-        if flight.prefilled or not flight.ask.stream:
+        if not flight.ask.stream:
             return length, length + max((flight.ask.max_tokens or 1) - 1, 0)
+        if flight.shown:
+            return length, length + min(flight.shown + ON_THE_WAY, max((flight.ask.max_tokens or UNLIMITED) - 1, 0))
         launch = self.belief.base.launches.get(flight.key) if self.belief is not None else None
         return (length if flight.quick else launch.reuse.low if launch is not None else 0), length
 
@@ -680,30 +695,17 @@ class Engine:
         best = max(verified, key=lambda number: verified[number], default=None)
         return [best] if best is not None and verified[best][0] >= self._min_reuse else []
 
-    def _foretell(self, flight: Flight) -> None:
-        """Predict for a request that was released before all was known that its reuse depends on.
-
-        Its own answer may have come meanwhile; nothing of that enters before its launch is applied.
-        """
-        if not (flight.foretold or flight.launched):
-            flight.foretold = True
-            if flight.prompt is not None:
-                predicted, alone = self._predictions(flight)
-                flight.decision = replace(flight.decision, predicted=predicted, alone=alone)
-
     def _predictions(self, flight: Flight) -> tuple[Span | None, Span | None]:
         """Reuse predicted for a request that leaves as it came: by this server, and by one that was never steered. The
         latter only where it can't rest on contents from before toki's time: gains are reckoned from it."""
         belief = self.belief
-        if belief is None or flight.launched:
+        if belief is None:
             return None, None
         flight.holdings = self.holdings(flight.prompt)
         spans: list[Span | None] = []
         for shadow in (belief.base, belief.alone):
             after = shadow.copy()
             for other in self._flights.values():
-                if other is flight:
-                    break
                 if not other.launched and other.prompt is not None:
                     after.launch(self._wish(other, steered=shadow is belief.base))
             launch = after.launch(self._wish(flight))
@@ -948,6 +950,7 @@ class Engine:
         """
         if flight.placed or flight.trial is not None:
             return
+        flight.seen = self._now
         for other in self._flights.values():
             if other is flight or not (other.placed or other.ask.stream or other.trial is not None):
                 other.placed = True
@@ -967,7 +970,6 @@ class Engine:
         return commands
 
     def _launch(self, flight: Flight) -> None:
-        self._foretell(flight)
         flight.launched = True
         self._launches += flight.slots
         if self._prelude is not None:
@@ -978,7 +980,8 @@ class Engine:
             return
         for belief in self._beliefs:
             unsteered = self._wish(flight, steered=False) if flight.key >= 0 else None
-            belief.timeline.take(Launched(flight.key, self._wish(flight), unsteered))
+            step = Launched(flight.key, self._wish(flight), unsteered)
+            belief.timeline.take(step, flight.released, flight.seen, _launched_at(flight))
         if self.belief is not None:
             flight.slot = self.belief.base.running(flight.key)
 
@@ -999,7 +1002,7 @@ class Engine:
         prompt = self._contents.hold(place, known, max(measured.prompt_tokens or 1, known + 1))
         wish = Wish(flight.key, prompt, number, ask.kind, ask.cache_prompt)
         for belief in self._beliefs:
-            belief.timeline.take(Launched(flight.key, wish, wish))
+            belief.timeline.take(Launched(flight.key, wish, wish), flight.released, flight.seen)
             if ask.kind is Kind.COMPLETION:
                 belief.timeline.lose_ram()
 
@@ -1010,7 +1013,7 @@ class Engine:
         if isinstance(end, Gone) and end.sent:
             # The server notices that a client left only later: until a look shows it, the slot counts as busy.
             flight.left = at
-            flight.prefilled = end.prefilled
+            flight.shown = end.shown
             flight.lingers = self._lingers(flight)
             surprised = True
         else:
@@ -1019,6 +1022,7 @@ class Engine:
             if isinstance(end, Answered) and flight.launched:
                 if self._prelude is not None:
                     self._prelude.append((flight, end))
+                self._foretell(flight)
                 surprised = self._score(flight, measured)
                 self._finish(flight, measured)
             elif isinstance(end, Answered) and flight.prompt is not None:
@@ -1028,11 +1032,23 @@ class Engine:
             commands.append(Look())
         return commands
 
+    def _foretell(self, flight: Flight) -> None:
+        """What is predicted of a request, before its own figures are looked at. For one that left as it came that is
+        what the beliefs say of its launch, at which more may be known of what ran before than at its release."""
+        belief = self.belief
+        if belief is None:
+            return
+        launch, alone = belief.base.launches.get(flight.key), belief.alone.launches.get(flight.key)
+        if launch is not None and flight.decision.action is Action.PASSED:
+            flight.decision = replace(flight.decision, predicted=launch.reuse)
+        if alone is not None:
+            flight.decision = replace(flight.decision, alone=alone.reuse if alone.sure else None)
+
     def _lingers(self, flight: Flight) -> float:
         """Seconds for which the server may go on with a request whose client left."""
         if not flight.ask.stream:
             return LINGER
-        if flight.prefilled:
+        if flight.shown:
             return TOKEN
         launch = self.belief.base.launches.get(flight.key) if self.belief is not None else None
         if launch is None or flight.prompt is None:
@@ -1051,8 +1067,11 @@ class Engine:
             return False  # a probe proves nothing of what is reused
         self._ended_unseen(flight, measured.reused)
         surprised = False
+        latest = (flight.ended or self._now) - measured.took
+        likely = sorted(self._beliefs, key=lambda belief: belief.errors)[:LIKELY]
         for belief in self._beliefs:
-            right = belief.judge(flight.key, measured.reused, flight.overlapped)
+            belief.timeline.launched_by(flight.key, latest)
+            right = belief.judge(flight.key, measured.reused, flight.overlapped, measured.slot, belief in likely)
             if belief is leader and right is not None:
                 surprised = not right
                 self._actions.judge(flight.decision.action, right)
@@ -1084,8 +1103,11 @@ class Engine:
         reply = measured.reply_tokens
         if reply is None:  # n > 1 hides it: it may be as long as the request allows
             reply = flight.ask.max_tokens or 1
+        ended = flight.ended or self._now
+        took = measured.took or inf
+        soonest = flight.released + measured.took
         for belief in self._beliefs:
-            belief.timeline.take(Finished(flight.key, reply))
+            belief.timeline.take(Finished(flight.key, reply), soonest, ended, min(_launched_at(flight) + took, ended))
         if flight.misread:
             self._lose_track()
         if prompt is None:
@@ -1102,14 +1124,15 @@ class Engine:
         for belief in self._beliefs:
             if prompt.length >= belief.rules.n_ctx:
                 step = Refused(flight.key, self._wish(flight), self._wish(flight, steered=False))
-                belief.timeline.take(step)
+                belief.timeline.take(step, flight.released, self._now, _launched_at(flight))
         return True
 
     def _cut_off(self, flight: Flight, least: int, most: int) -> None:
         """The server is done with a request whose client left; its slot keeps `least` to `most` tokens."""
         self._flights.pop(flight.key, None)
         for belief in self._beliefs:
-            belief.timeline.take(Cancelled(flight.key, least, most))
+            left = flight.left or self._now
+            belief.timeline.take(Cancelled(flight.key, least, most), left, self._now + CANCELLED, self._now)
         if flight.misread:
             self._lose_track()
 
@@ -1144,8 +1167,8 @@ class Engine:
             parent=parent,
             shared=shared,
             similarity=similarity,
-            predicted=decision.predicted.likely if decision.predicted else None,
-            alone=decision.alone.likely if decision.alone else None,
+            predicted=decision.predicted,
+            alone=decision.alone,
             outcome=outcome(measured.reused, self._min_reuse),
             slot=measured.slot,
             action=decision.action,
@@ -1173,6 +1196,12 @@ class Engine:
             live |= {held.place for held in (self._fork.head, *self._fork.left)}
         live |= {held.place for pair in self._replies.values() for held in pair}
         self._contents.keep(live | self._history.places())
+
+
+def _launched_at(flight: Flight) -> float:
+    """When a request was most likely launched. Short delays are those of the way there and of what hears of it: then it
+    was soon after its release. Where it took longer the server was busy, and its headers came at once."""
+    return flight.released if flight.seen - flight.released < SHORT else flight.seen
 
 
 def _reason(passing: Option, chosen: Option) -> str:

@@ -97,9 +97,15 @@ class Measured:
     reply_tokens: int | None = None
     slot: int | None = None
     prompt_ms: float | None = None  # the server's own prefill time
+    reply_ms: float | None = None  # and its time for the reply
     reply_text: str | None = None  # the raw sampled text where the answer shows it whole, else None
     truncated: bool = False  # the context was shifted
     finished: bool = True  # the answer came to its regular end
+
+    @property
+    def took(self) -> float:
+        """Seconds that the server worked on it at least."""
+        return ((self.prompt_ms or 0.0) + (self.reply_ms or 0.0)) / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,14 +250,14 @@ class Answered:
 class Gone:
     """The request ended without a complete answer: client left, or the connection broke.
 
-    `sent` tells whether it had reached the server, `prefilled` whether it had begun to answer (so that its whole prompt
-    was in the slot); `measured` is what the stream had shown until then.
+    `sent` tells whether it had reached the server, `shown` how many pieces of its answer had come: with the first one
+    its whole prompt is in the slot, and each has a token at least; `measured` is what they had told.
     """
 
     key: int
     at: float
     sent: bool
-    prefilled: bool = False
+    shown: int = 0
     measured: Measured = field(default_factory=Measured)
 
 
@@ -349,8 +355,8 @@ class Record:
     parent: int | None
     shared: int
     similarity: float | None
-    predicted: int | None
-    alone: int | None
+    predicted: Span | None
+    alone: Span | None
     outcome: Outcome
     slot: int | None
     action: Action

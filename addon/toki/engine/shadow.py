@@ -301,6 +301,10 @@ class Shadow:
         if self._launch(wish) is not None:
             self.finish(wish.key, 0)
 
+    def find(self, number: int, held: Held | None) -> None:
+        """A slot was used before anything was known of it, after all of which this was said earlier."""
+        self._release(number, held)
+
     def correct(self, number: int, held: Held | None) -> None:
         """Believe what was seen of an idle slot rather than what was concluded."""
         self._kept.pop(number, None)

@@ -1,8 +1,9 @@
 """Timeline: a shadow with its latest steps, so that these can be put into the order in which they really happened.
 
 What is heard first did not always happen first: the end of one answer and the launch of another request come over
-different connections, a few milliseconds apart. Where the server's figure for a request contradicts the order in
-which things were heard, a nearby order that explains it, and all else that was measured, is taken instead.
+different connections, a few milliseconds apart, and of a request whose client left it is seen only later when it ended.
+Where the server's figures for a request contradict the order in which things were heard, a nearby order that explains
+them, and all else that was measured, is taken instead; where none does, they may still tell the slot.
 """
 
 from __future__ import annotations
@@ -11,29 +12,39 @@ from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
+from math import inf
 from typing import TypeAlias
 
 from toki.engine.contents import Held
-from toki.engine.events import Span
+from toki.engine.shadow import Launch
 from toki.engine.shadow import Shadow
 from toki.engine.shadow import Wish
 
-KEPT = 16  # steps that can be gone back
-REACH = 4  # steps past which a launch may be moved
+KEPT = 24  # steps that can be gone back
+REACH = 6  # steps past which a step may be moved
+ORDERS = 16  # orders that are tried at most
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A request started; `unsteered` is what it would have been, had toki left it alone: None for toki's own."""
+    """A request started; `unsteered` is what it would have been, had toki left it alone: None for toki's own.
+
+    `landed`: the slot that it took, where this was concluded from its figures against the rules.
+    """
 
     key: int
     wish: Wish
     unsteered: Wish | None
+    landed: int | None = None
 
     def apply(self, shadow: Shadow, *, steered: bool) -> None:
         wish = self.wish if steered else self.unsteered
-        if wish is not None:
-            shadow.launch(wish)
+        if wish is None:
+            return
+        if self.landed is not None and (steered or self.wish == self.unsteered):
+            wish = replace(wish, id_slot=self.landed)
+        shadow.launch(wish)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +61,17 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A request ended after `reply` sampled tokens."""
+    """A request ended after `reply` sampled tokens. `revealed`: what it left, and the place of the list that has the
+    reply too, once that is known."""
 
     key: int
     reply: int
+    revealed: tuple[Held, int] | None = None
 
     def apply(self, shadow: Shadow, *, steered: bool) -> None:
         shadow.finish(self.key, self.reply)
+        if self.revealed is not None:
+            shadow.reveal(*self.revealed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,28 +86,33 @@ class Cancelled:
         shadow.cancel(self.key, self.least, self.most)
 
 
+Step: TypeAlias = Launched | Refused | Finished | Cancelled
+
+
 @dataclass(frozen=True, slots=True)
-class Revealed:
-    """More is known of some contents."""
+class Seen:
+    """What an answer told of its request: tokens reused, and the slot where it says so."""
 
-    key: int
-    old: Held
-    place: int
+    reused: int
+    slot: int | None
 
-    def apply(self, shadow: Shadow, *, steered: bool) -> None:
-        shadow.reveal(self.old, self.place)
-
-
-Step: TypeAlias = Launched | Refused | Finished | Cancelled | Revealed
+    def fits(self, launch: Launch) -> bool:
+        return launch.reuse.low <= self.reused <= launch.reuse.high and self.slot in (None, launch.slot)
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A step, and the shadows as they were before it."""
+    """A step, which happened between `since` and `until`, most likely `at`, and the shadows as they were before it."""
 
     step: Step
+    since: float
+    until: float
+    at: float
     base: Shadow
     alone: Shadow
+
+    def may_precede(self, other: Moment) -> bool:
+        return self.since <= other.until and self.step.key != other.step.key
 
 
 class Timeline:
@@ -102,18 +122,56 @@ class Timeline:
         self.base = base
         self.alone = alone
         self._moments: deque[Moment] = deque(maxlen=KEPT)
-        self._reused: dict[int, int] = {}  # measured, of the requests whose launches can still be moved
+        self._seen: dict[int, Seen] = {}  # of the requests whose launches can still be moved
 
-    def take(self, step: Step) -> None:
-        """Something happened."""
-        self._moments.append(Moment(step, self.base.copy(), self.alone.copy()))
-        step.apply(self.base, steered=True)
-        step.apply(self.alone, steered=False)
+    def take(self, step: Step, since: float = -inf, until: float = inf, at: float | None = None) -> None:
+        """Something happened between `since` and `until`, most likely `at` (None: just now): it comes before what most
+        likely happened later, unless more of what was measured contradicts that."""
+        moments = list(self._moments)
+        if at is None:
+            at = moments[-1].at if moments else -inf
+        moment = Moment(step, since, until, at, self.base, self.alone)
+        place = len(moments)
+        while place > max(0, len(moments) - REACH):
+            before = moments[place - 1]
+            if before.at <= at or not moment.may_precede(before):
+                break
+            place -= 1
+        if place < len(moments):
+            order = [*moments[:place], moment, *moments[place:]]
+            heard = [*moments, moment]
+            if len(self._contradictions(order, place)) <= len(self._contradictions(heard, place)):
+                self._replay(order, place)
+                return
+        self._append(moment)
+
+    def _append(self, moment: Moment) -> None:
+        self._moments.append(replace(moment, base=self.base.copy(), alone=self.alone.copy()))
+        moment.step.apply(self.base, steered=True)
+        moment.step.apply(self.alone, steered=False)
+
+    def launched_by(self, key: int, latest: float) -> None:
+        """The request `key` was launched at the `latest` then, as its answer tells."""
+        for number, moment in enumerate(self._moments):
+            if moment.step.key == key and isinstance(moment.step, Launched):
+                self._moments[number] = replace(moment, until=max(moment.since, min(moment.until, latest)))
+
+    def reveal(self, key: int, old: Held, place: int) -> None:
+        """The request `key` has left `old`; all of that is now said by the list at `place`."""
+        shadows = [self.base, self.alone]
+        for number in range(len(self._moments) - 1, -1, -1):
+            moment = self._moments[number]
+            if moment.step.key == key and isinstance(moment.step, Finished):
+                self._moments[number] = replace(moment, step=replace(moment.step, revealed=(old, place)))
+                break
+            shadows += [moment.base, moment.alone]
+        for shadow in shadows:
+            shadow.reveal(old, place)
 
     def forget(self) -> None:
         """What was seen of the slots settles all that happened before."""
         self._moments.clear()
-        self._reused.clear()
+        self._seen.clear()
 
     def lose_ram(self) -> None:
         """Something happened after which the RAM cache, where there is one, may hold anything."""
@@ -129,79 +187,114 @@ class Timeline:
         yield from self.base.holds()
         yield from self.alone.holds()
 
-    def measured(self, key: int, reused: int) -> bool:
-        """The server reused `reused` tokens for the request `key`, which runs still; whether an order of the latest
-        steps explains it. The nearest such order is taken, unless it contradicts more of what was measured."""
+    def measured(self, key: int, reused: int, slot: int | None = None) -> bool:
+        """The server reused `reused` tokens for the request `key`, which runs still, on `slot` (None: it did not say);
+        whether the order of the latest steps explains it, or another one that was possible. The nearest such order is
+        taken, unless it contradicts more of what was measured. Where there is none the request is at least put on the
+        slot that alone explains its figures."""
         keys = {moment.step.key for moment in self._moments if isinstance(moment.step, Launched)}
-        self._reused = {one: n for one, n in self._reused.items() if one in keys} | {key: reused}
-        moments = list(self._moments)
+        seen = Seen(reused, slot)
+        self._seen = {one: told for one, told in self._seen.items() if one in keys} | {key: seen}
         launch = self.base.launches.get(key)
-        if launch is not None and _within(launch.reuse, reused):
+        if launch is not None and seen.fits(launch):
             return True
-        start = next((n for n, moment in enumerate(moments) if moment.step.key == key), None)
-        if start is None or not isinstance(moments[start].step, Launched):
+        moments = list(self._moments)
+        place = next((n for n, moment in enumerate(moments) if moment.step.key == key), None)
+        if place is None or not isinstance(moments[place].step, Launched):
             return False
-        steps = [moment.step for moment in moments]
-        for distance in range(1, REACH + 1):
-            for place in (start - distance, start + distance):
-                if not 0 <= place < len(steps) or not self._fits(moments, start, place, reused):
-                    continue
-                order = steps[:start] + steps[start + 1 :]
-                order.insert(place, steps[start])
-                left = self._contradictions(moments[0].base.copy(), order)
-                if len(left) < len(self._contradictions(moments[0].base.copy(), steps)):
-                    self._replay(moments[0], order)
-                    return True
+        wrong = self._contradictions(moments, 0)
+        for old, new in _moves(moments, place):
+            order = moments[:old] + moments[old + 1 :]
+            order.insert(new, moments[old])
+            if self._explains(order, min(old, new), wrong, key):
+                self._replay(order, min(old, new))
+                return True
+        self._put_down(moments, place, seen, wrong)
         return False
-
-    def _fits(self, moments: Sequence[Moment], start: int, place: int, reused: int) -> bool:
-        """Whether the launch at `start` would have reused `reused` tokens at `place`. Few places pass, and to find
-        them out takes a few steps, where to replay all of them for each place takes hundreds."""
-        step = moments[start].step
-        between = moments[start + 1 : place + 1]  # none where it moves to the front
-        shadow = moments[min(start, place)].base.copy()
-        for each in (*(moment.step for moment in between), step):
-            each.apply(shadow, steered=True)
-        launch = shadow.launches.get(step.key)
-        return launch is not None and _within(launch.reuse, reused)
 
     def ended_before(self, end: Cancelled, key: int, reused: int) -> bool:
         """Whether the end of a request, of which nothing was seen yet, explains what the later request `key` reused.
         Then it is put just before that one's launch."""
         moments = list(self._moments)
-        start = next((n for n, moment in enumerate(moments) if moment.step.key == key), None)
-        if start is None:
+        place = next((n for n, moment in enumerate(moments) if moment.step.key == key), None)
+        if place is None:
             return False
-        steps = [moment.step for moment in moments[start:]]
-        self._reused[key] = reused
-        if key in self._contradictions(moments[start].base.copy(), [end, *steps]):
+        launch = moments[place]
+        self._seen[key] = Seen(reused, None)
+        order = [*moments[:place], Moment(end, -inf, inf, launch.at, launch.base, launch.alone), *moments[place:]]
+        if key in self._contradictions(order, place):
             return False
-        del moments[start:]
-        first = self._moments[start]
-        self._moments.clear()
-        self._moments.extend(moments)
-        self.base, self.alone = first.base.copy(), first.alone.copy()
-        for step in (end, *steps):
-            self.take(step)
+        self._replay(order, place)
         return True
 
-    def _replay(self, first: Moment, order: Sequence[Step]) -> None:
+    def _put_down(self, moments: list[Moment], place: int, seen: Seen, wrong: set[int]) -> None:
+        """Put a request on the slot that explains what was seen of it, if just one does."""
+        launch, before = moments[place].step, moments[place].base
+        assert isinstance(launch, Launched)
+        fitting = []
+        for number in before.slots.idle():
+            if seen.slot not in (None, number):
+                continue
+            held = before.slots[number].held
+            span = None if held is None else before.reusable(held, launch.wish.prompt)
+            if seen.reused == 0 if span is None else span.low <= seen.reused <= span.high:
+                fitting.append(number)
+        if len(fitting) != 1:
+            return
+        landed = replace(moments[place], step=replace(launch, landed=fitting[0]))
+        order = [*moments[:place], landed, *moments[place + 1 :]]
+        if self._explains(order, place, wrong, launch.key):
+            self._replay(order, place)
+
+    def _explains(self, order: Sequence[Moment], start: int, wrong: set[int], key: int) -> bool:
+        """Whether an order, new from `start` on, explains the figures of `key`, and contradicts less than before."""
+        left = self._contradictions(order, start)
+        keys = {moment.step.key for moment in order[start:] if isinstance(moment.step, Launched)}
+        return key not in left and len(left) < len(wrong & keys)
+
+    def _replay(self, order: Sequence[Moment], start: int) -> None:
+        """Take the steps in a new order from `start` on."""
+        first = self._moments[start]
         self.base, self.alone = first.base.copy(), first.alone.copy()
-        self._moments.clear()
-        for step in order:
-            self.take(step)
+        while len(self._moments) > start:
+            self._moments.pop()
+        for moment in order[start:]:
+            self._append(moment)
 
-    def _contradictions(self, shadow: Shadow, order: Sequence[Step]) -> set[int]:
-        """Requests whose measured reuse does not fit if the steps happened in this order. Spends `shadow`."""
-        spans: dict[int, Span] = {}
-        for step in order:
-            step.apply(shadow, steered=True)
-            spans.update((key, launch.reuse) for key, launch in shadow.launches.items())
-        return {key for key, reused in self._reused.items() if key not in spans or not _within(spans[key], reused)}
+    def _contradictions(self, order: Sequence[Moment], start: int) -> set[int]:
+        """Requests launched from `start` on whose figures do not fit if the steps happened in this order."""
+        shadow = self._moments[start].base.copy()
+        launches: dict[int, Launch] = {}
+        wanted: set[int] = set()
+        for moment in order[start:]:
+            if isinstance(moment.step, Launched):
+                wanted.add(moment.step.key)
+            moment.step.apply(shadow, steered=True)
+            launches.update(shadow.launches)
+        return {
+            key
+            for key, seen in self._seen.items()
+            if key in wanted and (key not in launches or not seen.fits(launches[key]))
+        }
 
 
-def _within(span: Span, reused: int) -> bool:
-    return span.low <= reused <= span.high
+def _moves(moments: Sequence[Moment], place: int) -> list[tuple[int, int]]:
+    """Steps that may have happened at another place, as far as the one at `place` can depend on it: (old, new), the
+    nearest first."""
+    found = []
+    for old, moment in enumerate(moments):
+        for new in range(old - 1, max(old - REACH, 0) - 1, -1):
+            if not moment.may_precede(moments[new]):
+                break
+            if new <= place:
+                found.append((old, new))
+        for new in range(old + 1, min(old + REACH, len(moments) - 1) + 1):
+            if not moments[new].may_precede(moment):
+                break
+            if old <= place:
+                found.append((old, new))
+    found.sort(key=lambda move: (abs(move[1] - move[0]), abs(move[0] - place)))
+    return found[:ORDERS]
 
 
-__all__ = ["Cancelled", "Finished", "Launched", "Refused", "Revealed", "Step", "Timeline"]
+__all__ = ["Cancelled", "Finished", "Launched", "Refused", "Step", "Timeline"]

@@ -17,7 +17,9 @@ from toki.engine.contents import Held
 from toki.engine.events import Action
 from toki.engine.events import SlotView
 from toki.engine.rules import UNLIMITED
+from toki.engine.rules import Known
 from toki.engine.rules import Rules
+from toki.engine.rules import deviations
 from toki.engine.shadow import Launch
 from toki.engine.shadow import Shadow
 from toki.engine.timeline import Timeline
@@ -28,24 +30,33 @@ WRONG = 4  # what a wrong prediction costs
 MOST_ERRORS = 3.0  # errors that are remembered: so that a change of flags shows within three answers
 FAMILIAR = 8  # launches that find nothing unknown in RAM, after which it is taken to be known
 GUESS = 2  # tokens by which the length of a reply in a slot may be off
+AGAINST = 0.5  # errors that each thing counts which is said to be otherwise
+OVERLAPPED = 0.25  # of an error: a wrong prediction while others were under way, whose order may have been another one
+EXCUSED = 0.25  # of an error: a wrong prediction that rested on unknown contents
 FADE = 0.98  # what is left of the errors after each right prediction
+NOTHING = Known()
 
 
 class Belief:
     """One hypothesis about a server, what follows from it, and how well it did."""
 
-    def __init__(self, rules: Rules, contents: Contents, slots: Sequence[SlotView] | None) -> None:
-        """A belief about a server whose slots are as seen (None: not shown); what they hold is unknown."""
+    def __init__(
+        self, rules: Rules, contents: Contents, slots: Sequence[SlotView] | None, known: Known = NOTHING
+    ) -> None:
+        """A belief about a server whose slots are as seen (None: not shown); what they hold is unknown. What the rules
+        say otherwise than is `known` of it counts against them from the start."""
         self.rules = rules
         base = Shadow(rules, contents)
-        for view in slots or ():
-            if view.id < rules.n_slots and view.n_tokens:
-                base.correct(view.id, contents.hold(UNKNOWN, 0, view.n_tokens))
+        # Tasks are numbered as they come, so that the lowest number was most likely released first.
+        for view in sorted(slots or (), key=lambda view: view.task):
+            if view.id < rules.n_slots and view.task >= 0:
+                base.find(view.id, contents.hold(UNKNOWN, 0, view.n_tokens) if view.n_tokens else None)
         # A server that ran before may have anything in its RAM cache.
         base.ram_known = slots is not None and not any(view.n_tokens or view.task >= 0 for view in slots)
         self.timeline = Timeline(base, base.copy())
         self.score = 0.0  # trust: grows with right predictions, shrinks fast with wrong ones
-        self.errors = 0.0  # tells hypotheses apart: how much each was wrong, forgotten slowly
+        self._against = AGAINST * deviations(rules, known)
+        self._wrong = 0.0  # how much it was wrong, forgotten slowly
         self.ram_low = 0  # tokens that the RAM cache is known to hold
         self.ram_high = UNLIMITED  # tokens that it is known not to hold
         self._familiar = 0  # launches in a row that found nothing unknown
@@ -64,32 +75,48 @@ class Belief:
     def trusted(self) -> bool:
         return self.score >= ENOUGH
 
+    @property
+    def errors(self) -> float:
+        """What tells hypotheses apart: how much each was wrong, and is otherwise than said."""
+        return self._wrong + self._against
+
     def lengths(self) -> list[int]:
         """Tokens that each slot should show."""
         return [slot.held.length if slot.held is not None else 0 for slot in self.base.slots]
 
-    def judge(self, key: int, reused: int, overlapped: bool) -> bool | None:
-        """Score the prediction for a request by what the server reported; None where there was nothing to score.
+    def judge(
+        self, key: int, reused: int, overlapped: bool, slot: int | None = None, excuse: bool = True
+    ) -> bool | None:
+        """Score the prediction for a request by what the server reported (`slot` None: it did not say); None where
+        there was nothing to score.
 
-        Where others were under way (`overlapped`) another order of the latest steps may explain the figure.
+        Another order of the latest steps may explain the figures, which is found out if `excuse`; how likely that is,
+        `overlapped` tells: whether others were under way.
         """
         launch = self.base.launches.get(key)
         if launch is None:
             return None
         right = launch.reuse.low <= reused <= launch.reuse.high
         if not launch.sure:
-            self._get_to_know(right and reused <= launch.reuse.likely)
-            if not right:
-                return None
-        elif self._learn_ram(launch, reused, right):
+            if reused >= launch.reuse.low:
+                self._get_to_know(reused <= launch.reuse.likely)
+            if reused not in (launch.reuse.likely, *range(launch.reuse.low, launch.reuse.likely)):
+                # What is unknown may explain it; but another hypothesis may need no such excuse.
+                self._err(EXCUSED)
+        explained = excuse and self.timeline.measured(key, reused, slot)
+        if right:
+            if not explained and launch.sure:  # it reused as much on another slot
+                self._err(EXCUSED)
+            else:
+                self._count(right=True)
+        if launch.sure and self._learn_ram(launch, reused, right or explained):
             self.score -= 1
             return False
-        if overlapped and self.timeline.measured(key, reused):
-            if right:
-                self._count(right=True)
-            return True
-        self._count(right, 0.5 if overlapped else 1.0)
-        return right
+        if not launch.sure and not right:
+            return None
+        if not (right or explained):
+            self._count(right=False, weight=OVERLAPPED if overlapped else 1.0)
+        return right or explained
 
     def _get_to_know(self, expected: bool) -> None:
         """Unknown RAM entries, if there ever were any, have become unimportant once several launches found none."""
@@ -101,10 +128,13 @@ class Belief:
     def _count(self, right: bool, weight: float = 1.0) -> None:
         if right:
             self.score = min(CAP, self.score + 1)
-            self.errors *= FADE
+            self._wrong *= FADE
         else:
             self.score = max(-CAP, self.score - WRONG * weight)
-            self.errors = min(MOST_ERRORS, self.errors + weight)
+            self._err(weight)
+
+    def _err(self, weight: float) -> None:
+        self._wrong = min(MOST_ERRORS, self._wrong + weight)
 
     def _learn_ram(self, launch: Launch, reused: int, right: bool) -> bool:
         """Narrow the size of the RAM cache down; whether a wrong prediction is explained by it.
