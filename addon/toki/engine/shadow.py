@@ -27,6 +27,7 @@ from toki.engine.window import reusable
 from toki.engine.window import stored
 
 NEVER_USED = -1
+GONE = 32  # evicted entries that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def ratio(part: int, whole: int) -> np.float32:
 class Shadow:
     """The slot pool and the RAM entries of one server under one hypothesis about its rules."""
 
-    __slots__ = ("_clock", "_kept", "contents", "launches", "ram", "ram_known", "rules", "slots", "waiting")
+    __slots__ = ("_clock", "_kept", "contents", "gone", "launches", "ram", "ram_known", "rules", "slots", "waiting")
 
     def __init__(self, rules: Rules, contents: Contents) -> None:
         self.rules = rules
@@ -106,6 +107,7 @@ class Shadow:
         # In order of insertion, since the front is evicted first; with the most that ever lay from there to the back.
         self.ram: dict[Held, int] = {}
         self.ram_known = True  # whether all entries are known
+        self.gone: tuple[Held, ...] = ()  # entries that were evicted, as it seems: the latest last
         self.waiting: list[Wish] = []  # deferred until a slot is free
         self.launches: dict[int, Launch] = {}  # of the running requests
         self._clock = 0
@@ -119,6 +121,7 @@ class Shadow:
         twin.slots = SlotPool(self.slots)
         twin.ram = self.ram.copy()
         twin.ram_known = self.ram_known
+        twin.gone = self.gone
         twin.waiting = self.waiting.copy()
         twin.launches = self.launches.copy()
         twin._clock = self._clock
@@ -324,6 +327,8 @@ class Shadow:
         if any(entry.place == old.place for entry in self.ram):
             self.ram = {renewed(entry): peak for entry, peak in self.ram.items()}
             self._kept = {number: renewed(entry) for number, entry in self._kept.items()}
+        if any(entry.place == old.place for entry in self.gone):
+            self.gone = tuple(map(renewed, self.gone))
 
     # --- the rules, each once ---------------------------------------------------------------------
 
@@ -370,6 +375,9 @@ class Shadow:
             return 0
         for entry in parts:
             self._drop(entry)
+        if self.gone:
+            _, parts = self.contents.related(held, self.gone)
+            self.gone = tuple(entry for entry in self.gone if entry not in parts)
         entry = self._entry(held)
         self.ram[entry] = 0
         self._kept[number] = entry
@@ -392,7 +400,21 @@ class Shadow:
         while excess > 0:
             oldest = next(iter(self.ram))
             self._drop(oldest)
+            self.gone = (*self.gone, oldest)[-GONE:]
             excess -= self._size(oldest)
+
+    def since(self, entry: Held) -> int:
+        """Tokens of an entry that seemed to be evicted and of all that was stored later: if it was there after all, the
+        cache holds so much."""
+        later = (*self.gone[self.gone.index(entry) :], *self.ram)
+        return sum(map(self._size, later))
+
+    def revive(self, entry: Held) -> None:
+        """An entry that seemed to be evicted came back: those that were stored later are there still."""
+        place = self.gone.index(entry)
+        later = self.gone[place + 1 :]
+        self.ram = {**dict.fromkeys(later, 0), **self.ram}
+        self.gone = self.gone[:place]
 
     def _size(self, held: Held) -> int:
         return held.length + self.rules.ram_entry

@@ -139,19 +139,38 @@ class Belief:
     def _learn_ram(self, launch: Launch, reused: int, right: bool) -> bool:
         """Narrow the size of the RAM cache down; whether a wrong prediction is explained by it.
 
-        An entry that comes back proves room for all that was stored behind it; one that is missing proves that there
-        was none. Before any has come back it is as likely that there is no RAM cache at all.
+        An entry that comes back proves room for all that was stored behind it, also where it seemed to be evicted; one
+        that is missing proves that there was none. Before any has come back it is as likely that there is no RAM cache
+        at all.
         """
-        if launch.loaded is None:
-            return False
         if right:
-            self.ram_low = max(self.ram_low, min(launch.peak, self.ram_high))
+            if launch.loaded is not None:
+                self.ram_low = max(self.ram_low, min(launch.peak, self.ram_high))
             return False
-        if reused >= launch.reuse.low or not 0 < self.ram_low < launch.peak:
+        if reused > launch.reuse.high:
+            return self._find_more_room(launch, reused)
+        if launch.loaded is None or reused >= launch.reuse.low or not 0 < self.ram_low < launch.peak:
             return False
         self.ram_high = min(self.ram_high, launch.peak)
-        self._resize(max(self.ram_low, round(0.9 * self.ram_high)))
+        self._resize((self.ram_low + self.ram_high) // 2)
         return True
+
+    def _find_more_room(self, launch: Launch, reused: int) -> bool:
+        """Whether an entry that seemed to be evicted explains what was reused."""
+        prompt = self.base.slots[launch.slot].held
+        if prompt is None:
+            return False
+        for entry in reversed(self.base.gone):
+            span = self.base.reusable(entry, prompt)
+            if span.low <= reused <= span.high:
+                room = self.base.since(entry)
+                self.ram_low = max(self.ram_low, room)
+                if self.ram_high <= self.ram_low:
+                    self.ram_high = UNLIMITED
+                self.base.revive(entry)
+                self._resize(min((self.ram_low + self.ram_high) // 2, self.ram_low + self.ram_low // 4))
+                return True
+        return False
 
     def _resize(self, ram: int) -> None:
         self.rules = replace(self.rules, ram=ram)
