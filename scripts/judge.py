@@ -108,7 +108,7 @@ def verdicts(path: Path) -> tuple[list[Verdict], list[str]]:
                 Verdict(
                     key=key,
                     prompt=measured.prompt_tokens or 0,
-                    predicted=command.predicted,
+                    predicted=command.span,
                     reused=command.measured.reused,
                     naive=naive.beliefs.get(key),
                     slot=command.slot,

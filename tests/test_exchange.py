@@ -43,7 +43,6 @@ from toki.engine.events import Record
 from toki.engine.events import Replied
 from toki.engine.events import Restarted
 from toki.engine.events import Send
-from toki.engine.events import Span
 from toki.exchange import MUTE
 from toki.exchange import Exchange
 from toki.exchange import budget
@@ -103,9 +102,9 @@ class Engine:
             action = Action.PASSED if steer is None else Action.PINNED
             return [*self.more, Send(event.key, Decision(action, steer, steer, None, None, None, "as told"))]
         if isinstance(event, Answered | Gone):
-            key, predicted, alone = event.key, Span(5, 7, 9), Span(6, 6, 6)
-            told = (Outcome.HIT, 2, Action.PINNED, "as told", event.measured)
-            record = Record(key, key, None, 0, 0.5, predicted, alone, *told)
+            record = Record(
+                event.key, event.key, None, 0, 0.5, 7, 6, Outcome.HIT, 2, Action.PINNED, "as told", event.measured
+            )
             if event.key in self.unread:
                 self.late[event.key] = record
                 return []

@@ -978,6 +978,8 @@ class Engine:
         if flight.prompt is None:
             self._launch_unknown(flight)
             return
+        if not flight.holdings:  # it was sent unread
+            flight.holdings = self.holdings(flight.prompt)
         for belief in self._beliefs:
             unsteered = self._wish(flight, steered=False) if flight.key >= 0 else None
             step = Launched(flight.key, self._wish(flight), unsteered)
@@ -1167,14 +1169,15 @@ class Engine:
             parent=parent,
             shared=shared,
             similarity=similarity,
-            predicted=decision.predicted,
-            alone=decision.alone,
+            predicted=decision.predicted.likely if decision.predicted else None,
+            alone=decision.alone.likely if decision.alone else None,
             outcome=outcome(measured.reused, self._min_reuse),
             slot=measured.slot,
             action=decision.action,
             reason=decision.reason,
             measured=measured,
             believed=self._believed(flight),
+            span=decision.predicted,
         )
 
     def _believed(self, flight: Flight) -> Believed | None:

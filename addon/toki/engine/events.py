@@ -355,14 +355,15 @@ class Record:
     parent: int | None
     shared: int
     similarity: float | None
-    predicted: Span | None
-    alone: Span | None
+    predicted: int | None
+    alone: int | None
     outcome: Outcome
     slot: int | None
     action: Action
     reason: str
     measured: Measured
     believed: Believed | None = None  # None: the server was not known, or the tokens were not
+    span: Span | None = None  # the range in which the reuse was predicted to lie, `predicted` with it
 
 
 Command = Send | Prime | Wait | Resume | Look | Record

@@ -181,10 +181,10 @@ class Timeline:
 
     def holds(self) -> Iterator[Held]:
         """All contents that it speaks of."""
-        for moment in (*self._moments, self):
-            for shadow in (moment.base, moment.alone):
-                yield from shadow.holds()
-                yield from shadow.gone
+        before = [shadow for moment in self._moments for shadow in (moment.base, moment.alone)]
+        for shadow in (*before, self.base, self.alone):
+            yield from shadow.holds()
+            yield from shadow.gone
 
     def measured(self, key: int, reused: int, slot: int | None = None) -> bool:
         """The server reused `reused` tokens for the request `key`, which runs still, on `slot` (None: it did not say);
