@@ -113,7 +113,7 @@ class Life:
 
     def end(self, key: int, prompt: list[int], reused: int) -> None:
         reply = self.ids(self.random.randint(1, 30))
-        measured = Measured(len(prompt), reused, len(prompt) - reused, len(reply), 1, 7.25, 2.5, f"{SECRET} {reply}")
+        measured = Measured(len(prompt), reused, len(prompt) - reused, len(reply), None, 7.25, 2.5, f"{SECRET} {reply}")
         chance = self.random.random()
         if chance < 0.1:
             self.tell(Gone(key, self.tick(), sent=True, shown=int(chance < 0.05), measured=measured))
