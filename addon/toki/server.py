@@ -299,6 +299,9 @@ class LlamaServerBackend:
         except _Broken:
             return self._call(method, base, path, auth, deadline, body, query)
 
+    def _admit(self, name: str, base: str, auth: Auth, deadline: float) -> None:
+        """Raise ServerError where a call to `base` must not be made now."""
+
     def _call(
         self,
         method: str,
@@ -317,6 +320,7 @@ class LlamaServerBackend:
         left = deadline - monotonic()
         if left <= 0:
             raise ServerError(f"{name}: no time left")
+        self._admit(name, base, auth, deadline)
         request = requests.Request(
             method, base + path, headers=headers, data=body, params={**(query or {}), "autoload": "false"}
         )
@@ -350,19 +354,9 @@ class _Behind(LlamaServerBackend):
     def arguments(self, auth: Auth, timeout: float, model: str) -> tuple[str, ...]:
         return self._servers.running(auth, timeout).get(self._model, ())
 
-    def _call(
-        self,
-        method: str,
-        base: str,
-        path: str,
-        auth: Auth,
-        deadline: float,
-        body: bytes | None = None,
-        query: Mapping[str, str] | None = None,
-    ) -> Any:
+    def _admit(self, name: str, base: str, auth: Auth, deadline: float) -> None:
         if base == self._base and self._model not in self._servers.running(auth, deadline - monotonic()):
-            raise ServerError(f"{method} {path}: the model is not loaded", 400)
-        return super()._call(method, base, path, auth, deadline, body, query)
+            raise ServerError(f"{name}: the model is not loaded", 400)
 
 
 class _Broken(ServerError):
