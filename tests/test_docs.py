@@ -128,7 +128,7 @@ def test_actions_and_outcomes_are_explained() -> None:
         ("README.md", f"at most {1000 * exchange.MOMENT:g} ms of waiting"),
         ("README.md", f"up to {exchange.SAFETY:g} s for a steered one"),
         ("README.md", f"every {1000 * exchange.GLANCE:g} ms during those waits"),
-        ("README.md", f"a millisecond more for each {exchange.BYTES_PER_MS / 1024:g} KiB of body"),
+        ("README.md", f"a millisecond more for each {exchange.BYTES_PER_MS} bytes of body"),
         ("README.md", f"each of at most {policy.LONGEST_PRIMER / 1000:g} s, as predicted"),
         ("README.md", f"extends at least {100 * conversations.CONTINUES:g} %"),
         ("README.md", f"become {defaults.SILENCE / 3600:g} hours"),
