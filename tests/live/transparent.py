@@ -47,7 +47,7 @@ def main(where: Path) -> None:
     with start(tiny_model(), Flags(n_parallel=2, n_ctx=8192)) as server:
         wanted = text(curl(server.url, "direct"))
         os.setegid(GROUP)
-        with mitmdump(0, where / "proxy", modes=["transparent@{port}"], toki_server=server.url) as proxy:
+        with mitmdump(0, where / "proxy", modes=[f"transparent@{HOST}:{{port}}"], toki_server=server.url) as proxy:
             os.setegid(0)
             rules = RULES.format(server=server.url.rpartition(":")[2], group=GROUP, proxy=proxy.port)
             subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True)
