@@ -15,7 +15,7 @@ from mitmproxy.http import HTTPFlow
 
 from toki.inspect.explanation import Explanation
 
-PATIENCE = 0.25  # seconds
+PATIENCE = 1.0  # seconds; an answer that came before its prompt was read is judged within half of that
 
 
 class Notes:

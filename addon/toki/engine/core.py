@@ -117,7 +117,7 @@ class Flight:
     released: float = 0.0  # when it left for the server
     seen: float = inf  # when its launch was seen
     ended: float | None = None  # when its last byte was seen
-    holdings: tuple[Holding, ...] = ()  # what the server was believed to hold when it was decided
+    before: Sequence[tuple[int | None, Held, bool]] = ()  # slot, contents, busy: as believed when it was decided
     slot: int | None = None  # where it was launched, as believed
     thread: int = 0  # the conversation that it continues, and the name that this is recorded under
     conversation: int = 0
@@ -701,7 +701,7 @@ class Engine:
         belief = self.belief
         if belief is None:
             return None, None
-        flight.holdings = self.holdings(flight.prompt)
+        flight.before = self._places(belief)
         spans: list[Span | None] = []
         for shadow in (belief.base, belief.alone):
             after = shadow.copy()
@@ -867,14 +867,20 @@ class Engine:
             commands.append(Send(flight.key, flight.decision))
         return commands
 
-    def holdings(self, prompt: Held | None = None) -> tuple[Holding, ...]:
-        """What slots and RAM entries are believed to hold, and how much of that `prompt` starts with."""
-        belief = self.belief
-        if belief is None:
-            return ()
-        slots = [(number, slot.held, not slot.idle) for number, slot in enumerate(belief.base.slots)]
-        held = [(number, one, busy) for number, one, busy in slots if one is not None]
-        places = [*held, *((None, one, False) for one in belief.base.ram)]
+    def holdings(self) -> tuple[Holding, ...]:
+        """What slots and RAM entries are believed to hold now."""
+        return () if self.belief is None else self._described(self._places(self.belief), None)
+
+    def _places(self, belief: Belief) -> Sequence[tuple[int | None, Held, bool]]:
+        """Slots and RAM entries (None) that hold something, what that is, and whether they are busy."""
+        slots = [(number, slot.held, slot.key is not None) for number, slot in enumerate(belief.base.slots)]
+        held: list[tuple[int | None, Held, bool]] = [(n, one, busy) for n, one, busy in slots if one is not None]
+        held += [(None, one, False) for one in belief.base.ram]
+        return held
+
+    def _described(self, places: Sequence[tuple[int | None, Held, bool]], prompt: Held | None) -> tuple[Holding, ...]:
+        """These in numbers, with how much of each `prompt` starts with. Not for a request that waits: with many RAM
+        entries it takes a millisecond."""
         shares = [0] * len(places)
         if prompt is not None:
             shares = self._contents.likely([one for _, one, _ in places], [prompt])[0].tolist()
@@ -1185,13 +1191,15 @@ class Engine:
         if belief is None or flight.prompt is None:
             return None
         speed = self._prices.evaluate if self._prices.measured else None
-        return Believed(belief.rules, flight.holdings, flight.slot, flight.decision.options, speed)
+        holdings = self._described(flight.before, flight.prompt)
+        return Believed(belief.rules, holdings, flight.slot, flight.decision.options, speed)
 
     def _collect(self) -> None:
         """Forget token lists that nothing refers to any more, so that memory stays bounded."""
         live = {held.place for belief in self._beliefs for held in belief.timeline.holds()}
         live |= {conversation.held.place for conversation in self._conversations.recent.values()}
         live |= {flight.prompt.place for flight in self._flights.values() if flight.prompt}
+        live |= {held.place for flight in self._flights.values() for _, held, _ in flight.before}
         if self._priming is not None and self._priming.flight.prompt is not None:
             live.add(self._priming.flight.prompt.place)
         live |= {one.flight.prompt.place for one in self._waiting.values() if one.flight.prompt}
