@@ -21,6 +21,7 @@ from toki.engine import trust
 from toki.engine.events import Action
 from toki.engine.events import Mode
 from toki.engine.events import Outcome
+from toki.inspect import comparison
 from toki.inspect import explain
 from toki.inspect.finding import Cause
 from toki.store import COLUMNS
@@ -212,6 +213,6 @@ def test_causes_commands_and_metadata_are_explained() -> None:
     assert set(re.findall(r'command\.command\("(toki\.\w+)"\)', commands)) <= {span.split()[0] for span in named}
     keys = re.findall(r'"(toki_\w+)":', (PACKAGE / "inspect" / "explanation.py").read_text(encoding="utf-8"))
     assert set(keys) <= named
-    assert f"at least {explain.LEAST} and {100 * explain.LEAST_SHARE:g} % of the prompt" in page
+    assert f"at least {comparison.LEAST} and {100 * explain.LEAST_SHARE:g} % of the prompt" in page
     assert f"the latest {explain.KEPT_PROMPTS} prompts, {explain.KEPT_BYTES >> 20} MiB at most" in page
     assert f"at most {notes.PATIENCE:g} s" in page

@@ -15,6 +15,7 @@ from tests.explain.cases import words
 
 import toki.inspect
 from toki.engine.events import Measured
+from toki.inspect import comparison
 from toki.inspect import explain
 from toki.inspect.comparison import Prompt
 from toki.inspect.comparison import compare
@@ -87,7 +88,7 @@ def test_the_number_of_causes_and_requests_is_bounded(monkeypatch: pytest.Monkey
 def test_findings_are_within_what_was_evaluated_and_say_no_word_of_the_prompt(case: object) -> None:
     _, found = play(case)  # type: ignore[arg-type]
     for finding in (finding for each in found for finding in each):
-        assert finding.tokens >= explain.LEAST
+        assert finding.tokens >= comparison.LEAST
         assert finding.seconds is None or finding.seconds == pytest.approx(finding.tokens * 0.002)
         bare = Finding(
             finding.cause, finding.block, finding.tokens, finding.seconds, finding.times, finding.remedy, finding.hint

@@ -984,8 +984,8 @@ class Engine:
         if flight.prompt is None:
             self._launch_unknown(flight)
             return
-        if not flight.holdings:  # it was sent unread
-            flight.holdings = self.holdings(flight.prompt)
+        if not flight.before and self.belief is not None:  # it was sent unread
+            flight.before = self._places(self.belief)
         for belief in self._beliefs:
             unsteered = self._wish(flight, steered=False) if flight.key >= 0 else None
             step = Launched(flight.key, self._wish(flight), unsteered)

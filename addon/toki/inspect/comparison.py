@@ -26,6 +26,7 @@ from toki.inspect.outline import locate
 from toki.inspect.texts import common_prefix
 from toki.inspect.texts import common_suffix
 
+LEAST = 64  # tokens: what is processed again below that is not worth a word
 SLACK = 16  # tokens at the end of a prompt that its continuation may lack: what templates put before an answer
 CHARS_PER_TOKEN = 4.0  # where tokens can't be had
 KIN = 0.5  # share of the system text that two requests of one population have in common
@@ -120,7 +121,8 @@ def compare(prompt: Prompt, earlier: Sequence[Remembered]) -> Comparison:
     kin = _kin(prompt.outline, old.outline)
     again = _again(prompt, old, at) if kin and not continues else 0
     change = classify(old.outline, prompt.outline, None if at is None else _place(prompt, old, at)) if again else None
-    within = change is not None and change.block is not None and change.block.part not in (Part.SYSTEM, Part.TOOLS)
+    block = change.block if change is not None and again * prompt.tokens_per_char >= LEAST else None
+    within = block is not None and block.part not in (Part.SYSTEM, Part.TOOLS)
     same = continues or within or _same_talk(prompt, old, again)
     return Comparison(
         prompt,

@@ -14,6 +14,7 @@ from dataclasses import replace
 from toki.engine.events import Believed
 from toki.engine.events import Measured
 from toki.inspect.changes import Change
+from toki.inspect.comparison import LEAST
 from toki.inspect.comparison import SLACK
 from toki.inspect.comparison import Comparison
 from toki.inspect.comparison import Remembered
@@ -26,8 +27,7 @@ from toki.inspect.finding import Part
 from toki.inspect.losses import Past
 from toki.inspect.losses import why_lost
 
-LEAST = 64  # tokens, and
-LEAST_SHARE = 0.02  # of the prompt: what is processed again below that is not worth a word
+LEAST_SHARE = 0.02  # of the prompt: nor is what is below that
 SHORTER = 0.8  # share of an answer that comes back, below which something was dropped from it
 KEPT_BYTES = 64 * 2**20  # of prompts
 KEPT_PROMPTS = 64
