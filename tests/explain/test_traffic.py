@@ -25,7 +25,7 @@ DONE = {
     "claude-code": set(),
     "opencode": {"reminder-moved", "reminder-removed"},  # a mode reminder goes with the last user message
     "codex": {"compaction"},  # without tools, then from a summary
-    "aider": {"rewritten", "reminder-moved"},  # the repository map; the files behind the history
+    "aider": {"edited", "rewritten", "reminder-moved"},  # the repository map, in one session once; the files
     "open-webui": {"reminder-removed"},  # what was retrieved for the last message
     "fim-beside-chat": {"window-slide"},  # the editor's window over its file
 }
