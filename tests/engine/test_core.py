@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from tests.engine.stage import Stage
 from tests.engine.stage import known
 
 import toki.engine.core
+from toki.engine import fork
+from toki.engine import waiting
 from toki.engine.core import Engine
 from toki.engine.core import outcome
 from toki.engine.events import Action
@@ -43,9 +46,11 @@ from toki.engine.events import Read
 from toki.engine.events import Record
 from toki.engine.events import Replied
 from toki.engine.events import Restarted
+from toki.engine.events import Resume
 from toki.engine.events import Send
 from toki.engine.events import SlotView
 from toki.engine.events import Unsteered
+from toki.engine.events import Wait
 from toki.engine.rules import Known
 from toki.engine.tokens import Tokens
 
@@ -587,7 +592,8 @@ ASKS = st.builds(
 AGO = st.floats(0, 5)  # how long ago a look was sent
 KEY = st.integers(1, 9)
 ANYTHING = (
-    st.tuples(st.just("arrived"), ASKS, VIEWS, AGO)
+    st.tuples(st.just("arrived"), ASKS, VIEWS, AGO, st.integers(0, 2))
+    | st.tuples(st.just("again"), st.integers(0, 9), VIEWS, AGO, st.integers(0, 2))
     | st.tuples(st.just("arrived later"), ASKS, VIEWS, AGO)
     | st.tuples(st.just("read"), KEY, ASKS)
     | st.tuples(st.just("began"), KEY, st.sampled_from([200, 200, 400, 503]))
@@ -604,8 +610,8 @@ ANYTHING = (
 def to_event(drawn: tuple[object, ...], key: int, at: float) -> Event | None:
     """The event that was drawn; keys count back from the latest, so that most are of open requests."""
     match drawn:
-        case "arrived", Ask() as ask, slots, float(ago):
-            return Arrived(key, at, ask, slots, None if slots is None else at - ago)  # type: ignore[arg-type]
+        case "arrived", Ask() as ask, slots, float(ago), int(company):
+            return Arrived(key, at, ask, slots, None if slots is None else at - ago, company)  # type: ignore[arg-type]
         case "arrived later", Ask() as ask, slots, float(ago):
             waiting = replace(ask, tokens=None, unknown="")
             return Arrived(key, at, waiting, slots, None if slots is None else at - ago)  # type: ignore[arg-type]
@@ -634,26 +640,48 @@ def to_event(drawn: tuple[object, ...], key: int, at: float) -> Event | None:
 @given(st.sampled_from(list(Mode)), st.booleans(), st.lists(ANYTHING, max_size=40))
 def test_nothing_upsets_it(mode: Mode, started: bool, drawn: list[tuple[object, ...]]) -> None:
     """Lying figures, answers that nobody waits for or that come twice, odd looks, a changing server."""
+    with mock.patch.object(fork, "LEAST", 5), mock.patch.object(waiting, "LEAST", 0.0):
+        whatever_comes(mode, started, drawn)
+
+
+def whatever_comes(mode: Mode, started: bool, drawn: list[tuple[object, ...]]) -> None:
     engine = Engine(mode, 10)
     if started:
         engine.handle(Restarted(0.0, 3, 1000, Known(), LiteralView[:3]))
     key = 0
+    asks: dict[int, Ask] = {}
+    held: set[int] = set()
     sent: list[int] = []
     recorded: list[int] = []
     for n, one in enumerate(drawn):
         if str(one[0]).startswith("arrived"):
             key += 1
-        event = to_event(one, key + (0 if isinstance(one[1], Ask) else 1), float(n + 1))
+        if one[0] == "again":
+            _, which, slots, ago, company = one
+            if not held:
+                continue
+            again = sorted(held)[int(which) % len(held)]  # type: ignore[call-overload]
+            one = ("arrived", asks[again], slots, ago, company)
+            event = to_event(one, again, float(n + 1))
+        else:
+            event = to_event(one, key + (0 if isinstance(one[1], Ask) else 1), float(n + 1))
         if event is None:
             continue
         commands = engine.handle(event)
         sends = [command for command in commands if isinstance(command, Send)]
         sent += [send.key for send in sends]
         primes = [command.key for command in commands if isinstance(command, Prime)]
+        waits = [command.key for command in commands if isinstance(command, Wait)]
+        own = [*primes, *waits, *(send.key for send in sends if send.key == getattr(event, "key", None))]
         if isinstance(event, Arrived):
-            assert [*primes, *(send.key for send in sends)] == [event.key]
+            asks[event.key] = event.ask
+            held.discard(event.key)
+            assert own == [event.key]
         elif not isinstance(event, Primed):
-            assert not [*primes, *sends]
+            assert not [*primes, *waits, *sends]
+        assert all(send.key in held for send in sends if send.key not in own)
+        held |= set(waits)
+        held -= {send.key for send in sends}
         for send in sends:
             decision = send.decision
             assert decision.reason
@@ -663,7 +691,7 @@ def test_nothing_upsets_it(mode: Mode, started: bool, drawn: list[tuple[object, 
             for span in (decision.predicted, decision.alone):
                 assert span is None or 0 <= span.low <= span.likely <= span.high
         recorded += [command.key for command in commands if isinstance(command, Record)]
-        assert all(isinstance(command, (Send, Prime, Look, Record)) for command in commands)
+        assert all(isinstance(command, (Send, Prime, Wait, Resume, Look, Record)) for command in commands)
     assert len(recorded) == len(set(recorded))
     assert len(sent) == len(set(sent))
 

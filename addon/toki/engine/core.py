@@ -18,6 +18,7 @@ from functools import partial
 from math import inf
 
 from toki.engine import fork
+from toki.engine import waiting
 from toki.engine.contents import UNKNOWN
 from toki.engine.contents import UNLIMITED
 from toki.engine.contents import Contents
@@ -110,6 +111,8 @@ class Flight:
     overlapped: bool = False  # others were under way between its release and its end
     primed: int | None = None  # the slot that a primer was sent to for it
     helped: bool = False  # it had a primer
+    waited: str = ""  # what it has waited for, in plain words
+    released: float = 0.0  # when it left
     left: float | None = None  # when its client went away; the server may not have noticed yet
     shown: int = 0  # pieces of its answer that it had got by then
     quick: bool = False  # whether its prefill is over before it would be cancelled
@@ -143,11 +146,13 @@ class Priming:
 
 @dataclass(slots=True)
 class Waiter:
-    """A request that waits inside toki, until the time `until` at most; `free`: it has waited for all that it could."""
+    """A request that waits inside toki, until the time `until` at most; `free`: it has waited for all that it could;
+    `behind`: the running request that it waits for."""
 
     flight: Flight
     until: float
     free: bool = False
+    behind: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +186,7 @@ class Engine:
         self._actions = Actions()
         self._honoured: dict[str, bool] = {}  # whether endpoints that may ignore `id_slot` do, where it was tried
         self._prices = Prices()
+        self._pace = waiting.Pace()
         self._steps: deque[Step] = deque()
         self._replies: dict[int, tuple[Held, Held]] = {}  # ended request -> its prompt, and what its slot then held
         self._tasks: dict[int, int] | None = None  # slot -> task id at the last quiet look
@@ -323,6 +329,10 @@ class Engine:
             return self._prime(flight, event, primer, left)
         if flight.helped:
             flight.decision = replace(flight.decision, action=Action.PRIMED)
+        elif flight.waited:
+            action = Action.WAITED if flight.decision.action is Action.PASSED else flight.decision.action
+            reason = f"{flight.waited}; {flight.decision.reason}"
+            flight.decision = replace(flight.decision, action=action, reason=reason)
         self._release(flight, event.at)
         return Send(flight.key, flight.decision)
 
@@ -397,7 +407,7 @@ class Engine:
                 flight.overlapped = other.overlapped = True
         flight.released = at
         self._flights[flight.key] = flight
-        self._changed_at = at
+        flight.released = self._changed_at = at
 
     def _read(self, event: Read) -> list[Command]:
         flight = self._flights.get(event.key)
@@ -461,7 +471,16 @@ class Engine:
         if event.sent if isinstance(event, Gone) else event.status == 200:
             self._place(flight)
         self._steps.append(Step(flight, event))
-        return self._apply(event.at)
+        if isinstance(event, Answered) and event.status == 200:
+            self._learn_pace(flight, event.at)
+        freed = [Resume(key) for key, one in self._waiting.items() if one.behind == event.key]
+        return [*self._apply(event.at), *freed]
+
+    def _learn_pace(self, flight: Flight, at: float) -> None:
+        launch = self.belief.base.launches.get(flight.key) if self.belief is not None else None
+        if launch is not None and flight.prompt is not None and self._prices.measured:
+            prefill = (flight.prompt.length - launch.reuse.likely) * self._prices.evaluate
+            self._pace = self._pace.after(1000 * (at - flight.released) - prefill)
 
     def _check_length(self, flight: Flight) -> None:
         """A prompt of which the server says another length was read wrongly: nothing may be built on it."""
@@ -729,18 +748,19 @@ class Engine:
             return []
         if active is not None:
             return self._hold_for(active, flight, prompt, event)
-        if event.company and prompt.length >= fork.LEAST and (waiter is None or event.at < waiter.until):
+        gathers = waiter is None or (waiter.behind is None and event.at < waiter.until)
+        if event.company and prompt.length >= fork.LEAST and gathers:
             until = event.at + fork.gathering(prompt.length, self._prices) if waiter is None else waiter.until
             return [self._wait(flight, until)]
         others = {
             key: one.flight.prompt
             for key, one in self._waiting.items()
-            if one.flight.prompt is not None and not one.free
+            if one.flight.prompt is not None and not one.free and one.behind not in self._flights
         }
         head, near = fork.kin(self._contents, prompt, others)
         head = min(head, *self._contents.images(prompt.place)[:1], prompt.length)  # a primer can't hold images
         if not near or head < fork.LEAST:
-            return []
+            return self._hold_behind(belief, flight, prompt, event, waiter)
         members = [flight, *(self._waiting[key].flight for key in near)]
         primers = self._worth_forking(belief, members, head) if self._priming is None else []
         if not primers:
@@ -751,6 +771,32 @@ class Engine:
         until = event.at + fork.patience(head, self._prices)
         self._fork = fork.Fork(flight.key, {one.key for one in members}, shared, until, primers[1:], len(primers))
         return [*self._free(self._waiting), self._prime(flight, event, Primer(primers[0], None), 1)]
+
+    def _hold_behind(
+        self, belief: Belief, flight: Flight, prompt: Held, event: Arrived, waiter: Waiter | None
+    ) -> list[Command]:
+        """Let a request wait for a running one with which it shares much, where that is predicted to pay."""
+        behind = waiter.behind if waiter is not None else None
+        if waiter is not None and behind is not None and event.at >= waiter.until:
+            self._actions.judge(Action.WAITED, right=False)
+            return []
+        if not belief.trusted or not self._actions.usable(Action.WAITED):
+            return []
+        running = []
+        for one in self._flights.values():
+            launch = belief.base.launches.get(one.key)
+            if launch is None or one.prompt is None or one.ended is not None or one.left is not None:
+                continue
+            if self._contents.lcp(one.prompt.place, prompt.place) >= fork.LEAST:
+                prefill = (one.prompt.length - launch.reuse.likely) * self._prices.evaluate
+                running.append(waiting.Running(one.key, 1000 * (event.at - one.released), prefill))
+        found = waiting.delay(belief.base, self._wish(flight), running, self._pace, self._prices) if running else None
+        if found is None:
+            return []
+        flight.waited = f"waited for a running request that saves it {found.tokens:,} tokens"
+        until = event.at + found.ms / 1000 if behind is None or waiter is None else waiter.until
+        self._waiting[flight.key] = Waiter(flight, until, behind=found.key)
+        return [Wait(flight.key, until)]
 
     def _hold_for(self, active: fork.Fork, flight: Flight, prompt: Held, event: Arrived) -> list[Command]:
         """A request comes, or comes again, while a fork is under way."""
@@ -799,9 +845,9 @@ class Engine:
         return Wait(flight.key, until)
 
     def _free(self, keys: Iterable[int]) -> list[Command]:
-        """Let those go on that do not wait for a fork."""
+        """Let those go on that wait neither for a fork nor for one that runs."""
         members = self._fork.members if self._fork is not None else ()
-        return [Resume(key) for key in keys if key not in members]
+        return [Resume(key) for key in keys if key not in members and self._waiting[key].behind not in self._flights]
 
     def _worth_forking(self, belief: Belief, members: Sequence[Flight], head: int) -> list[Held]:
         """The primers that make the requests cheaper; none where they don't. A server that is not trusted yet must be
@@ -858,8 +904,8 @@ class Engine:
         """All members of a fork leave together, as they came."""
         self._fork = None
         commands: list[Command] = []
-        waiting = [self._waiting.pop(key).flight for key in sorted(active.members) if key in self._waiting]
-        for flight in [carrier, *waiting]:
+        others = [self._waiting.pop(key).flight for key in sorted(active.members) if key in self._waiting]
+        for flight in [carrier, *others]:
             predicted, alone = self._predictions(flight)
             similarity = self._history.best_similarity(flight.ask.vector, flight.ask.semantic)
             flight.decision = Decision(action, None, None, predicted, alone, similarity, reason)

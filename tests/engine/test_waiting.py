@@ -1,0 +1,168 @@
+"""A side call waits for the running request that it shares much with, where that pays, and not longer."""
+
+from __future__ import annotations
+
+import pytest
+from tests.engine.literal import Flags
+from tests.engine.literal import LiteralServer
+from tests.engine.stage import Stage
+from tests.engine.stage import known
+
+from toki.engine import waiting
+from toki.engine.contents import Contents
+from toki.engine.contents import Held
+from toki.engine.events import Action
+from toki.engine.events import Gone
+from toki.engine.events import Mode
+from toki.engine.policy import Prices
+from toki.engine.rules import Rules
+from toki.engine.shadow import Shadow
+from toki.engine.shadow import Wish
+from toki.engine.tokens import Tokens
+from toki.engine.waiting import Delay
+from toki.engine.waiting import Pace
+from toki.engine.waiting import Running
+
+BIG = [n % 700 for n in range(3000)]
+SIDE = [*BIG, 900, *range(20)]
+FLAGS = Flags(unified=False)
+
+
+def busy(mode: Mode = Mode.AUTO, flags: Flags = FLAGS) -> tuple[Stage, int]:
+    """A trusted server whose answers are short, and a big request that runs on it."""
+    stage = Stage(flags, mode, known(flags))
+    for n in range(6):
+        stage.serve([900 + n] * 80, [n] * 3)
+    stage.engine._prices = Prices(evaluate=0.5)
+    stage.engine._pace = Pace(100.0)
+    stage.serve(BIG[:2900], [1])
+    key = stage.arrive(BIG, [7])
+    stage.reach(0)
+    stage.headers(0)
+    return stage, key
+
+
+def end(stage: Stage) -> None:
+    while stage.wire:
+        stage.reach(0)
+        stage.headers(0)
+    while stage.exchanges:
+        stage.end(0)
+        stage.answer(0)
+
+
+def test_it_waits_and_finds_the_prefix_evaluated() -> None:
+    stage, big = busy()
+    side = stage.arrive(SIDE, [1])
+    assert 0 < stage.waits[side] - stage.now <= len(BIG) * stage.engine._prices.evaluate / 1000 + 1e-9
+    before = stage.evaluated
+    end(stage)
+    assert stage.resumed == [side]
+    stage.again(side)
+    end(stage)
+    record = stage.records[-1]
+    assert (record.key, record.action) == (side, Action.WAITED)
+    assert record.reason.startswith("waited for a running request that saves it 3,000 tokens; ")
+    assert record.predicted == record.measured.reused == len(BIG)
+    assert stage.evaluated - before <= 100 + 30
+    assert big != side
+
+
+def test_it_goes_at_once_where_the_other_one_goes_away() -> None:
+    stage, big = busy()
+    side = stage.arrive(SIDE, [1])
+    stage.tell(Gone(big, stage.tick(), sent=True, prefilled=True))
+    assert stage.resumed == [side]
+    stage.again(side)
+    assert side not in stage.held
+
+
+def test_it_waits_no_longer_than_the_prefill_that_it_saves() -> None:
+    stage, _ = busy()
+    side = stage.arrive(SIDE, [1])
+    stage.now = stage.waits[side]
+    stage.again(side)
+    assert side not in stage.held
+    end(stage)
+    assert stage.records[-1].measured.reused == 0
+    assert stage.engine._actions.score[Action.WAITED] < 0
+
+
+def test_a_lever_that_disappoints_is_dropped() -> None:
+    stage, _ = busy()
+    for n in range(2):
+        side = stage.arrive([*SIDE, n], [1])
+        stage.now = stage.waits[side]
+        stage.again(side)
+    assert stage.arrive([*SIDE, 5], [1]) not in stage.held
+
+
+@pytest.mark.parametrize("pace", [Pace(), Pace(5000.0)])
+def test_it_does_not_wait_for_long_answers_or_unknown_ones(pace: Pace) -> None:
+    stage, _ = busy()
+    stage.engine._pace = pace
+    assert stage.arrive(SIDE, [1]) not in stage.held
+
+
+@pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.PIN])
+def test_other_modes_do_not_wait(mode: Mode) -> None:
+    stage, _ = busy(mode)
+    assert stage.arrive(SIDE, [1]) not in stage.held
+
+
+def test_two_that_waited_share_what_was_evaluated() -> None:
+    stage, _ = busy()
+    sides = [stage.arrive([*SIDE, n], [1]) for n in range(2)]
+    assert set(stage.waits) == set(sides)
+    before = stage.evaluated
+    end(stage)
+    assert sorted(stage.resumed) == sides
+    stage.again(sides[0])
+    while sides[0] in stage.held:
+        if sides[0] in stage.waits:
+            stage.again(sides[0])
+            continue
+        stage.reach(0)
+        stage.end(0)
+        stage.answer(0)
+    assert not stage.held
+    end(stage)
+    assert stage.evaluated - before <= 100 + 2 * 30
+    assert {record.action for record in stage.records if record.key in sides} == {Action.FORKED}
+
+
+def test_another_server_lets_it_go() -> None:
+    stage, _ = busy()
+    side = stage.arrive(SIDE, [1])
+    stage.restart(LiteralServer(FLAGS))
+    assert side in stage.resumed
+    stage.again(side)
+    assert side not in stage.held
+
+
+def held(contents: Contents, ids: list[int]) -> Held:
+    return contents.hold(contents.add(Tokens.of(ids)), len(ids), len(ids))
+
+
+def test_the_one_that_saves_most_time_is_waited_for() -> None:
+    contents = Contents()
+    shadow = Shadow(Rules(unified=False, n_ctx=10_000), contents)
+    for key, length in ((1, 1000), (2, 3000)):
+        shadow.launch(Wish(key, held(contents, [*BIG[:length], 800 + key])))
+    wish = Wish(9, held(contents, SIDE))
+    prices = Prices(evaluate=0.5)
+    running = [Running(1, 0, 500), Running(2, 1400, 1500)]
+    assert waiting.delay(shadow, wish, running, Pace(50), prices) == Delay(2, 3000, 1500)
+    assert waiting.delay(shadow, wish, running[:1], Pace(50), prices) is None  # its own prefill takes too long
+    assert waiting.delay(shadow, wish, running, Pace(), prices) is None
+    assert waiting.delay(shadow, wish, running, Pace(50), Prices()) is None
+    for key in (3, 4):
+        shadow.launch(Wish(key, held(contents, [key] * 9)))
+    assert waiting.delay(shadow, wish, running, Pace(50), prices) is None  # no slot is free
+
+
+def test_the_pace_is_a_running_mean() -> None:
+    pace = Pace().after(100)
+    assert pace.answer == 100
+    assert pace.after(200).answer == pytest.approx(120)
+    assert Pace().after(-5).answer == 0
