@@ -71,7 +71,7 @@ def test_it_waits_and_finds_the_prefix_evaluated() -> None:
 def test_it_goes_at_once_where_the_other_one_goes_away() -> None:
     stage, big = busy()
     side = stage.arrive(SIDE, [1])
-    stage.tell(Gone(big, stage.tick(), sent=True, prefilled=True))
+    stage.tell(Gone(big, stage.tick(), sent=True, shown=1))
     assert stage.resumed == [side]
     stage.again(side)
     assert side not in stage.held

@@ -112,7 +112,6 @@ class Flight:
     primed: int | None = None  # the slot that a primer was sent to for it
     helped: bool = False  # it had a primer
     waited: str = ""  # what it has waited for, in plain words
-    released: float = 0.0  # when it left
     left: float | None = None  # when its client went away; the server may not have noticed yet
     shown: int = 0  # pieces of its answer that it had got by then
     quick: bool = False  # whether its prefill is over before it would be cancelled
@@ -407,7 +406,7 @@ class Engine:
                 flight.overlapped = other.overlapped = True
         flight.released = at
         self._flights[flight.key] = flight
-        flight.released = self._changed_at = at
+        self._changed_at = at
 
     def _read(self, event: Read) -> list[Command]:
         flight = self._flights.get(event.key)
