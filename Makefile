@@ -37,6 +37,7 @@ soak: $(VENV)/installed-bench ## 64 streams at once for 20 minutes: does anythin
 divergence: $(VENV)/installed-test ## do answers change with what is reused, and how? Hours; goes on where it was stopped
 	@$(RUN) scripts/divergence.py calibrate
 	@$(RUN) scripts/divergence.py collect
+	@$(RUN) scripts/divergence.py report
 
 lint: $(VENV)/installed-test ## style and types
 	@$(RUN) scripts/suite.py --lint

@@ -17,16 +17,24 @@ from itertools import product
 from pathlib import Path
 from typing import get_args
 
+from benchmark.machine import session
 from divergence_calibrate import report as calibration
 from divergence_prompts import PARTS
 from divergence_prompts import prompts
+from divergence_report import comparisons
+from divergence_report import page
+from divergence_report import read
+from divergence_report import text
 from divergence_ways import MODELS
+from divergence_ways import N_CTX
 from divergence_ways import WAYS
 from divergence_ways import Pass
 from divergence_ways import run
 from servers import BUILDS
 from servers import CACHE
+from servers import ROOT
 from servers import Build
+from toki.divergence import embedding_in_use
 from toki.divergence.meaning import best
 from toki.divergence.meaning import deterministic
 
@@ -62,6 +70,31 @@ def collect(wanted: Sequence[Pass], into: Path, seconds: float) -> bool:
     return True
 
 
+def report(folder: Path, output: Path) -> int:
+    """Write OUTPUT.txt, .json and .html, and print the text."""
+    kept = read(folder)
+    figures = [comparison.figures() for comparison in comparisons(kept)]
+    if not figures:
+        print(f"{folder}: no answers that could be compared; first: divergence.py collect")
+        return 2
+    about = session("divergence.py report", 1) | {
+        "embedding": embedding_in_use(),
+        "flags": {"restore": "one slot, no RAM cache, --slot-save-path", "others": "defaults"},
+        "n_ctx": N_CTX,
+        "threads": 1,
+        "ways": WAYS,
+        "passes": [{**file["pass"], "actions": file["actions"], "load": file["load"]} for file in kept],
+    }
+    table = text(figures)
+    line = f"{about['cpu']}, {about['cores']} cores; embeddings: {about['embedding']}; {about['date']}"
+    output.with_suffix(".txt").write_text(f"{line}\n\n{table}\n", encoding="utf-8")
+    content = json.dumps({"about": about, "comparisons": figures}, indent=1, ensure_ascii=False)
+    output.with_suffix(".json").write_text(content + "\n", encoding="utf-8")
+    output.with_suffix(".html").write_text(page(figures, line), encoding="utf-8")
+    print(table)
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -71,11 +104,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     collecting.add_argument("--temperatures", nargs="+", type=float, default=list(TEMPERATURES))
     collecting.add_argument("--seconds", type=float, default=float("inf"), help="start no pass after that")
     collecting.add_argument("--answers", type=Path, default=ANSWERS)
+    reporting = commands.add_parser("report", help="judge the answers that are kept: text, JSON and HTML")
+    reporting.add_argument("--answers", type=Path, default=ANSWERS)
+    reporting.add_argument("--output", type=Path, default=ROOT / "docs" / "bench" / "divergence")
     commands.add_parser("calibrate", help="judge the labelled pairs")
     given = parser.parse_args(arguments)
     if given.command == "collect":
         wanted = list(passes(given.models, given.builds, given.temperatures))
         return 0 if collect(wanted, given.answers, given.seconds) else 1
+    if given.command == "report":
+        return report(given.answers, given.output)
     if given.command == "calibrate":
         for meaning in (best(), deterministic()):
             print(calibration(meaning, meaning.name), end="\n\n")

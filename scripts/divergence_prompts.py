@@ -34,7 +34,7 @@ class Prompt:
 def prompts(part: int, seed: int = 1) -> list[Prompt]:
     """The prompts of one of the PARTS in the order in which they are sent: groups are mixed, each keeps its order.
 
-    Every part has every kind.
+    Every part has most kinds.
     """
     groups = [list(group) for number, group in enumerate(_groups()) if number % PARTS == part]
     rng = random.Random(f"{seed} {part}")
