@@ -133,3 +133,27 @@ def test_ordinals() -> None:
     assert [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 102, 111)] == [
         "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "102nd", "111th",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-" * 20_000 + "{} x",
+        "1," * 10_000 + "{}x",
+        "<think>" * 20_000 + "{}",
+        "<|im_start|>user\n" * 20_000 + "{}",
+        "a_" * 10_000 + "{}\n" + "\n".join("same line" for _ in range(5_000)),
+        "\n".join(f"{{}} line {n % 7}" for n in range(3_000)),
+        " " * 20_000 + "{}<a>" + "</a>" * 5_000,
+        "<think></think>" * 20_000 + "{}",
+    ],
+    ids=range(8),
+)
+def test_hostile_texts_take_no_longer_than_others(text: str) -> None:
+    texts = [f"{words(20, 'start')}\n{text.replace('{}', str(key))}{words(100, 'tail')}" for key in (1, 2)]
+    first, second = (prompt(key, each) for key, each in enumerate(texts, 1))
+    memory = Memory()
+    memory.add(compare(first, memory.prompts))
+    found = compare(second, memory.prompts)
+    assert found.against is first
+    assert found.shared is not None

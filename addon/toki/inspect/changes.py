@@ -28,7 +28,8 @@ RESENT_MESSAGES = 3  # shared messages from which a request without the tools is
 PRUNED = 0.5  # share of a tool result that is left of one that was pruned, at most
 MOST = 0.5  # share of a message's lines from which another one is the same, edited
 NOTE = 0.2  # size of what stands in place of messages that are gone, of theirs, up to which it is no summary
-_THINKING = re.compile(r"<(think|thinking|thought|reasoning)>.*?</\1>\s*", re.DOTALL)
+REACH = 256  # messages within which others are looked for that stand in place of old ones
+THINKING = ("think", "thinking", "thought", "reasoning")  # tags
 _TAGGED = re.compile(r"\s*<([a-z_-]+)>.*</\1>\s*", re.DOTALL)
 
 
@@ -171,7 +172,7 @@ def _dropped(old: Outline, new: Outline, first: int) -> Cause | None:
 
 def _replaced(old: Outline, new: Outline, first: int) -> Cause | None:
     """Some messages of the past are gone, and fewer new ones stand in their place: a note, or a summary."""
-    for start in range(first + 2, len(old.messages)):
+    for start in range(first + 2, min(len(old.messages), first + REACH)):
         for place in range(first + 1, min(len(new.messages), start)):
             if new.messages[place] == old.messages[start] and _goes_on(old.messages[start:], new.messages[place:]):
                 gone = sum(one.size for one in old.messages[first:start])
@@ -208,7 +209,7 @@ def _changed(was: Message, now: Message, new: Outline, first: int) -> Cause:
         return Cause.REASONING_DROPPED
     if was.content == now.content and was.calls != now.calls and was.calls_sorted == now.calls_sorted:
         return Cause.KEY_ORDER
-    if _THINKING.sub("", was.content).strip() == now.content.strip() != was.content.strip():
+    if _without_thinking(was.content).strip() == now.content.strip() != was.content.strip():
         return Cause.REASONING_DROPPED
     kind = volatile(was.content, now.content)
     if kind is not None:
@@ -221,6 +222,17 @@ def _changed(was: Message, now: Message, new: Outline, first: int) -> Cause:
     if _is_pruned(was, now):
         return Cause.OUTPUT_PRUNED
     return Cause.EDITED
+
+
+def _without_thinking(text: str) -> str:
+    """A text without what stands between tags of thinking."""
+    for tag in THINKING:
+        kept, place = [], 0
+        while (start := text.find(f"<{tag}>", place)) >= 0 and (end := text.find(f"</{tag}>", start)) >= 0:
+            kept.append(text[place:start])
+            place = end + len(tag) + 3
+        text = "".join((*kept, text[place:].lstrip() if kept else text))
+    return text
 
 
 def _is_pruned(was: Message, now: Message) -> bool:

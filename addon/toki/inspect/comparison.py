@@ -33,6 +33,7 @@ KIN = 0.5  # share of the system text that two requests of one population have i
 THOUGHTS = ("<think", "<|channel|>analysis", "[THINK]", "<seed:think")  # how templates begin reasoning
 TAG = 24  # characters around a difference in which such a beginning lies
 WORDS = 20  # characters from which a passage is known again
+OVERHEAD = 400  # bytes of a message beside its text
 PROBE = 80  # characters by which a text that goes on is known again
 AROUND = 120  # characters of text on either side of a difference
 
@@ -65,7 +66,12 @@ class Prompt:
         """Bytes, about: the text is held twice, by itself and in the messages."""
         tokens = 0 if self.tokens is None else self.tokens.ids.nbytes + self.tokens.chain.nbytes
         characters = sum(message.size for message in self.outline.messages) + len(self.text)
-        return tokens + 2 * characters + 3 * sum(len(tool.written) for tool in self.outline.tools)
+        return (
+            tokens
+            + 2 * characters
+            + OVERHEAD * len(self.outline.messages)
+            + 3 * sum(len(tool.written) for tool in self.outline.tools)
+        )
 
 
 @dataclass(frozen=True, slots=True)

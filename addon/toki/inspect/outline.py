@@ -7,7 +7,6 @@ and the names of its tools are looked up in it, in their order. What lies betwee
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -26,12 +25,13 @@ ARGUMENTS = (
     "chat_template_kwargs", "reasoning_effort", "reasoning_format", "tool_choice", "parallel_tool_calls",
     "response_format", "json_schema", "grammar", "add_generation_prompt", "continue_final_message",
 )  # fmt: skip
-# How templates of the usual kinds write a message: ChatML, Llama 3, Gemma.
+# How templates of the usual kinds write a message: before its role, behind that, and at its end.
 TURNS = (
-    re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL),
-    re.compile(r"<\|start_header_id\|>(\w+)<\|end_header_id\|>\n\n(.*?)<\|eot_id\|>", re.DOTALL),
-    re.compile(r"<start_of_turn>(\w+)\n(.*?)<end_of_turn>", re.DOTALL),
+    ("<|im_start|>", "\n", "<|im_end|>"),  # ChatML
+    ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),  # Llama 3
+    ("<start_of_turn>", "\n", "<end_of_turn>"),  # Gemma
 )
+MOST_LINES = 4096  # of a text; a longer one is taken as a whole
 FEWEST = 2  # messages by which such a template is known
 PARTS = {
     "system": Part.SYSTEM,
@@ -130,11 +130,12 @@ def of_chat(body: Mapping[str, Any]) -> Outline:
 def of_text(text: str) -> Outline:
     """The outline of a prompt that the client rendered itself: its messages where it has used a template of a usual
     kind, else its lines."""
-    for turn in TURNS:
-        turns = turn.findall(text)
+    for begin, behind, end in TURNS:
+        turns = [turn.partition(behind) for turn in text.split(begin)[1:] if end in turn]
         if len(turns) >= FEWEST:
-            return Outline(tuple(Message(role, content.strip()) for role, content in turns))
-    return Outline(tuple(Message("", line) for line in text.splitlines(keepends=True)))
+            return Outline(tuple(Message(role.strip(), said.partition(end)[0].strip()) for role, _, said in turns))
+    lines = text.splitlines(keepends=True)
+    return Outline(tuple(Message("", line) for line in (lines if len(lines) <= MOST_LINES else [text])))
 
 
 def _message(given: Mapping[str, Any]) -> Message:

@@ -1,7 +1,7 @@
 """Tells what changes by itself in a text: clocks, counters, ids.
 
 Two lines that are equal once all clocks in them are covered differ by a clock. What looks like a number but is part of
-a name (`app2.py`) is no counter.
+a name (`app2.py`) is no counter. All patterns are bounded: a line can be hostile.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ _CLOCK = re.compile(
     r"|1[5-9]\d{8}(?:\d{3})?(?:\.\d+)?"  # seconds or milliseconds of unix time
     r")"
 )
-_NUMBER = re.compile(r"(?<![\w/.:-])[$€£]?\d[\d.,]*%?(?![\w/-])")
+_NUMBER = re.compile(r"(?<![\w/.:-])[$€£]?\d[\d.,]{0,24}%?(?![\w/-])")
 _UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
-_ID = re.compile(rf"{_UUID}|(?<![A-Za-z0-9])(?=[A-Za-z_-]*[0-9])(?:[0-9a-f]{{5,}}|[A-Za-z0-9_-]{{8,}})(?![A-Za-z0-9])")
+_ID = re.compile(
+    rf"{_UUID}|(?<![A-Za-z0-9])(?=[A-Za-z_-]{{0,40}}[0-9])"
+    r"(?:[0-9a-f]{5,64}|[A-Za-z0-9_-]{8,128})(?![A-Za-z0-9])"
+)
 _NAMED_ID = re.compile(r"(?i)(?:\b|_)(?:id|uuid|guid|hash|sha|nonce|session|request|trace)\b[^\n]{0,4}$")
 _ATTRIBUTION = "x-anthropic-billing-header"
 
