@@ -17,6 +17,7 @@ from toki.engine.contents import Held
 from toki.engine.events import Action
 from toki.engine.events import Option
 from toki.engine.events import Span
+from toki.engine.policy import RECURS
 from toki.engine.policy import Plan
 from toki.engine.policy import Priced
 from toki.engine.policy import Prices
@@ -157,7 +158,8 @@ def test_options_are_what_the_shadow_would_do(
         assert option.slot in idle
         evaluated = wish.prompt.length - expected.reuse.likely
         assert option.now == pytest.approx(2.0 * evaluated + 0.1 * expected.moved)
-        assert option.later == pytest.approx(2.0 * still_to_evaluate(scene, after, wants))
+        again = 1.0 if scene.shadow.rules.ram else RECURS
+        assert option.later == pytest.approx(2.0 * again * still_to_evaluate(scene, after, wants))
 
 
 @examples(40)
@@ -179,7 +181,8 @@ def test_the_slots_tried_hold_the_best_choice(
         launch = after.launch(replace(wish, id_slot=number))
         assert launch is not None
         now = 2.0 * (wish.prompt.length - launch.reuse.likely) + 0.1 * launch.moved
-        assert best <= now + 2.0 * still_to_evaluate(scene, after, wants) + 1e-6
+        again = 1.0 if scene.shadow.rules.ram else RECURS
+        assert best <= now + 2.0 * again * still_to_evaluate(scene, after, wants) + 1e-6
 
 
 def test_only_what_may_be_steered_to_is_priced() -> None:
@@ -240,3 +243,41 @@ def test_speed_is_learnt() -> None:
     assert prices.after(0.5).evaluate == 0.5
     assert prices.after(0.5).after(1.5).evaluate == pytest.approx(0.7)
     assert prices.after(0.5).move == pytest.approx(0.005)
+
+
+def test_nothing_is_ventured_beyond_the_stake() -> None:
+    def priced(action: Action, now: float, later: float) -> Priced:
+        option = Option(action, 0, Span(0, 0, 0), now, later, "")
+        scene = Scene(Rules(), [], 0)
+        return Priced(Plan(action, 0, None), option, Launch(0, Span(0, 0, 0), True), scene.shadow)
+
+    passed, pinned = priced(Action.PASSED, 100.0, 900.0), priced(Action.PINNED, 300.0, 100.0)
+    assert cheapest([passed, pinned], 10.0) is pinned
+    assert cheapest([passed, pinned], 10.0, stake=200.0) is pinned
+    assert cheapest([passed, pinned], 10.0, stake=199.0) is passed
+    saves = priced(Action.SWAPPED, 90.0, 800.0)
+    assert cheapest([passed, saves], 10.0, stake=-10.0) is saves
+    assert cheapest([passed, saves], 10.0, stake=-16.0) is passed
+
+
+def test_what_is_larger_than_the_ram_cache_is_cut_to_fit() -> None:
+    """A launch would clear the slot, and 1,500 tokens fit into no RAM cache of 1,000."""
+    contents = Contents()
+    shadow = Shadow(Rules(ram=1000, pool=1 << 20), contents)
+
+    def hold(ids: Sequence[int]) -> Held:
+        return contents.hold(contents.add(Tokens.of(ids)), len(ids), len(ids))
+
+    long = hold(range(1500))
+    shadow.launch(Wish(1, long))
+    shadow.finish(1, 1)
+    number = next(n for n, slot in enumerate(shadow.slots) if slot.held is not None)
+    wish = Wish(2, hold(range(5000, 5100)))
+    priced = options(
+        shadow, wish, Returns(shadow, [Want(long, 1.0)]), Prices(), pins=[number], swaps=[number], primers=True
+    )
+    best = cheapest(priced, 16.0)
+    assert best.plan.action is Action.PRIMED
+    assert [primer.prompt.length for primer in best.plan.primers] == [1000]
+    assert best.plan.primers[0].id_slot == number
+    assert [entry.length for entry in best.after.ram] == [1000]

@@ -18,6 +18,7 @@ SLACK = 16  # tokens at the end of a prompt that may be gone when the conversati
 PRIOR = 2.0  # conversations that the usual chance counts for beside what a family showed
 EDITED = 0.25  # what is left of the chance that a conversation goes on as it was, once it was edited
 KIN = 0.3  # share of a first prompt that two conversations of one family have in common
+KIN_TOKENS = 100  # or so many tokens: templates of side calls stand before texts of any length
 
 
 @dataclass(slots=True)
@@ -66,7 +67,7 @@ class Conversations:
             kin, shared = self._nearest(prompt)
             if kin is not None and shared > kin.first:
                 kin.edited = True
-            family = kin.family if kin is not None and shared >= KIN * prompt.length else Family()
+            family = kin.family if kin is not None and shared >= min(KIN * prompt.length, KIN_TOKENS) else Family()
             conversation = Conversation(key, prompt, family, key if name is None else name, first=prompt.length)
             conversation.family.started += 1
             self.all.started += 1

@@ -19,6 +19,7 @@ from math import inf
 
 from toki.engine import fork
 from toki.engine import waiting
+from toki.engine.account import Account
 from toki.engine.contents import UNKNOWN
 from toki.engine.contents import UNLIMITED
 from toki.engine.contents import Contents
@@ -194,6 +195,7 @@ class Engine:
         self._said = Known()  # what is said of the server's flags
         self._unconfirmed = False  # a request is taken to have ended that no look has shown to have
         self._foreign_until = 0.0
+        self._account = Account()
 
     @property
     def wants_tokens(self) -> bool:
@@ -618,7 +620,8 @@ class Engine:
         def choose(priced: Sequence[Priced]) -> Priced:
             if self._mode is Mode.PIN:
                 return priced[-1]
-            return cheapest(priced, max(MARGIN * prompt.length, LEAST_WIN) * self._prices.evaluate)
+            margin, stake = max(MARGIN * prompt.length, LEAST_WIN), self._account.stake(prompt.length)
+            return cheapest(priced, margin * self._prices.evaluate, stake * self._prices.evaluate)
 
         priced = priced_as(
             primers=may_prime,
@@ -643,7 +646,7 @@ class Engine:
             reason=_reason(priced[0].option, best.option) + tries,
             options=tuple(one.option for one in priced),
         )
-        return decision, best.plan.primer
+        return decision, next(iter(best.plan.primers), None)
 
     def _honours(self, ask: Ask) -> bool:
         return self._honoured.get(ask.endpoint, ask.honours_slot)
@@ -1129,6 +1132,11 @@ class Engine:
                 surprised = not right
                 self._actions.judge(flight.decision.action, right)
         self._learn_speed(measured)
+        alone = flight.decision.alone
+        if flight.key < 0:
+            self._account.spend(flight.prompt.length - measured.reused)
+        elif alone is not None:
+            self._account.settle(flight.prompt.length, alone.likely, measured.reused)
         return surprised
 
     def _ended_unseen(self, flight: Flight, reused: int) -> None:

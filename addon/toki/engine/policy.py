@@ -6,6 +6,7 @@ a look ahead by one step on a copy of the shadow. Pure: the same state gives the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace
@@ -17,6 +18,7 @@ from toki.engine.contents import UNKNOWN
 from toki.engine.contents import Held
 from toki.engine.events import Action
 from toki.engine.events import Option
+from toki.engine.rules import UNLIMITED
 from toki.engine.shadow import Launch
 from toki.engine.shadow import Shadow
 from toki.engine.shadow import Wish
@@ -29,6 +31,10 @@ UNMEASURED = 1.0  # milliseconds for a token, until one was measured
 MOVE = 0.01  # what moving a token to or from RAM costs, as a share of evaluating it (measured: 0.002 to 0.03)
 LOADABLE = 0.25  # the server loads no RAM entry of which less would stay (llama.cpp b11434, server-task.cpp 1804)
 LONGEST_PRIMER = 10_000.0  # milliseconds: a primer can't be taken back when the client leaves
+MOST_CUTS = 2  # primers that may go before one request to shorten what a slot holds
+# Two conversations that share a slot take it from each other at every turn, and without a RAM cache nothing else is
+# left of them: the step that is looked ahead counts as so many. (Simulated: 2 to 4 are alike, 1 evaluates 15 % more.)
+RECURS = 3.0
 WORTH_KEEPING = 64  # tokens in common with a RAM entry from which it may pay to copy rather than to use it up
 
 
@@ -74,7 +80,7 @@ class Plan:
     action: Action
     slot: int | None
     id_slot: int | None
-    primer: Primer | None = None
+    primers: tuple[Primer, ...] = ()  # the first is sent, then all is decided anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +200,11 @@ def options(
         if honours_slot:
             plans += [Plan(action, slot, id_slot) for action, slot, id_slot in steers]
         elif primers:
-            plans += [Plan(Action.PRIMED, k, None, Primer(wish.prompt, id_slot)) for _, k, id_slot in steers]
+            plans += [Plan(Action.PRIMED, k, None, (Primer(wish.prompt, id_slot),)) for _, k, id_slot in steers]
         if primers:
             plans += _copies(shadow, wish, [k for k in worth if k in swaps], honours_slot)
-        plans = [one for one in plans if one.primer is None or shadow.contents.sendable(one.primer.prompt)]
+            plans += _cuts(shadow, wish, [k for k in worth if k in swaps and k in pins], honours_slot)
+        plans = [one for one in plans if all(shadow.contents.sendable(primer.prompt) for primer in one.primers)]
     priced = [_price(shadow, wish, returns, prices, plan) for plan in plans]
     if priced[0] is None:
         return []
@@ -222,14 +229,14 @@ def _planted(
     window, slot = shadow.rules.window, others[0].launch.slot
     sibling = max(wish.shares, key=lambda held: wish.shares[held], default=None)
     shared = wish.shares[sibling] if sibling is not None else 0
-    missed = shared - max(one.launch.reuse.likely for one in others if one.plan.primer is None)
+    missed = shared - max(one.launch.reuse.likely for one in others if not one.plan.primers)
     head = planted(window, shared, wish.prompt.length) if window is not None else None
     if head is None or missed < WORTH_KEEPING or slot not in slots:
         return None
     primer = Primer(shadow.contents.hold(wish.prompt.place, head, head), slot)
     if not shadow.contents.sendable(primer.prompt):
         return None
-    plan = Plan(Action.PRIMED, slot, slot if honours_slot else None, primer)
+    plan = Plan(Action.PRIMED, slot, slot if honours_slot else None, (primer,))
     priced = _price(shadow, wish, returns, prices, plan)
     left = priced.after.slots[slot].held if priced is not None else None
     if priced is None or left is None or sibling is None:
@@ -251,21 +258,62 @@ def _copies(shadow: Shadow, wish: Wish, swaps: Sequence[int], honours_slot: bool
         return []
     whole = shadow.contents.hold(entry.place, known, known, entry.checkpoints)
     id_slot = swaps[0] + shadow.rules.n_slots
-    return [Plan(Action.PRIMED, swaps[0], id_slot if honours_slot else None, Primer(whole, id_slot))]
+    return [Plan(Action.PRIMED, swaps[0], id_slot if honours_slot else None, (Primer(whole, id_slot),))]
+
+
+def _cuts(shadow: Shadow, wish: Wish, slots: Sequence[int], honours_slot: bool) -> list[Plan]:
+    """Shorten what a slot holds before a launch saves it: what is larger than the RAM cache would be lost as a whole,
+    and to make room for what is saved the server may drop the very entry that the prompt wants.
+
+    A primer that ends within the slot's contents does it: where at least half is kept, the rest is dropped unsaved.
+    """
+    rules = shadow.rules
+    if rules.ram >= UNLIMITED or not shadow.ram_known:
+        return []
+    wanted = max(shadow.ram, key=lambda entry: wish.shares[entry], default=None)
+    behind = 0  # from the wanted entry to the back
+    for entry in reversed(shadow.ram):
+        behind += entry.length + rules.ram_entry
+        if entry is wanted:
+            break
+    plans = []
+    for slot in slots:
+        held = shadow.slots[slot].held
+        if held is None or held.place == UNKNOWN or held.length > len(shadow.contents[held.place]):
+            continue
+        rooms = [rules.ram]
+        if wanted is not None and wish.shares[wanted] > wish.shares[held]:
+            rooms.append(rules.ram - behind)
+        for room in rooms:
+            steps = _halves(held.length, room - rules.ram_entry)
+            if not 0 < len(steps) <= MOST_CUTS:
+                continue
+            primers = tuple(Primer(shadow.contents.hold(held.place, n, n, held.checkpoints), slot) for n in steps)
+            plans.append(Plan(Action.PRIMED, slot, slot + rules.n_slots if honours_slot else None, primers))
+            plans.append(Plan(Action.PRIMED, slot, None, primers))
+    return plans
+
+
+def _halves(length: int, wanted: int) -> list[int]:
+    """Lengths on the way from one down to another, at least 1, none less than half of the one before."""
+    steps = []
+    while length > max(wanted, 1):
+        length = max(wanted, (length + 1) // 2)
+        steps.append(length)
+    return steps
 
 
 def _price(shadow: Shadow, wish: Wish, returns: Returns, prices: Prices, plan: Plan) -> Priced | None:
     """What a plan costs now and later; None where it can't be carried out at once."""
     after = shadow.copy()
     now = 0.0
-    if plan.primer is not None:
-        primer = plan.primer.prompt
+    for primer in plan.primers:
         key = -wish.key
-        first = after.launch(Wish(key, primer, plan.primer.id_slot))
+        first = after.launch(Wish(key, primer.prompt, primer.id_slot))
         if first is None:
             return None
         after.finish(key, 1)
-        evaluate = (primer.length - first.reuse.likely) * prices.evaluate
+        evaluate = (primer.prompt.length - first.reuse.likely) * prices.evaluate
         if evaluate > LONGEST_PRIMER:
             return None
         now += evaluate + first.moved * prices.move + prices.primer
@@ -274,7 +322,7 @@ def _price(shadow: Shadow, wish: Wish, returns: Returns, prices: Prices, plan: P
     if launch is None or (launch.foreign and plan.action is not Action.PASSED):
         return None
     now += (wish.prompt.length - launch.reuse.likely) * prices.evaluate + launch.moved * prices.move
-    later = returns.evaluated(after) * prices.evaluate
+    later = returns.evaluated(after) * prices.evaluate * (1.0 if shadow.rules.ram else RECURS)
     return Priced(plan, Option(plan.action, launch.slot, launch.reuse, now, later, ""), launch, after)
 
 
@@ -292,7 +340,10 @@ def _worth_trying(shadow: Shadow, wish: Wish, returns: Returns) -> list[int]:
     return list(dict.fromkeys(chosen))
 
 
-def cheapest(priced: Sequence[Priced], margin: float) -> Priced:
-    """The cheapest option; passing, the first, unless another saves more than `margin` milliseconds."""
-    best = min(priced, key=lambda one: one.price)
-    return best if priced[0].price - best.price > margin else priced[0]
+def cheapest(priced: Sequence[Priced], margin: float, stake: float = math.inf) -> Priced:
+    """The cheapest option; passing, the first, unless another saves more than `margin` milliseconds in all. None may
+    cost more than `stake` milliseconds above passing now (where that is negative: it must save so many)."""
+    passing = priced[0]
+    affordable = [one for one in priced if one.option.now - passing.option.now <= stake]
+    best = min(affordable, key=lambda one: one.price, default=passing)
+    return best if passing.price - best.price > margin else passing
