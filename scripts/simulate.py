@@ -172,7 +172,7 @@ class Proxy:
         if exchange.request.abort_after is None:
             self.tell(Answered(key, self.tick(), 200, measured))
         else:
-            self.tell(Gone(key, self.tick(), sent=True, prefilled=True))
+            self.tell(Gone(key, self.tick(), sent=True, shown=1))
             self.tell(Looked(self.tick(), self.now, self.server.view()))
         self.tell(Replied(key, self.tick(), exchange.left))
 

@@ -1134,7 +1134,8 @@ class Engine:
         self._learn_speed(measured)
         alone = flight.decision.alone
         if flight.key < 0:
-            self._account.spend(flight.prompt.length - measured.reused)
+            if flight.decision.action is not Action.PASSED:  # a check of an answer steers nothing
+                self._account.spend(flight.prompt.length - measured.reused)
         elif alone is not None:
             self._account.settle(flight.prompt.length, alone.likely, measured.reused)
         return surprised
