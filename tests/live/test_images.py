@@ -38,6 +38,7 @@ pytestmark = pytest.mark.live
 
 FLAGS = Flags(n_parallel=3, n_ctx=12288, kv_unified=False, mmproj=str(tiny_projector()))
 GIVEN = "--parallel 3"
+SLOW = "10000"  # ms: a busy machine must not make toki pass a request unread
 UNKNOWN = "the server is not known yet"
 OPENINGS = [f"Look closely at what I show you, {who}, and tell me what it is. " * 4 for who in ("Ann", "Bob")]
 SHAPES = ("/v1/chat/completions", "/v1/messages", "/v1/responses")
@@ -141,10 +142,11 @@ class Way:
 @pytest.fixture(scope="module", params=BUILDS)
 def way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
     build: Build = request.param
+    where = tmp_path_factory.mktemp("proxy")
     with (
         start(tiny_model(), FLAGS, build) as server,
         relay(int(server.url.rpartition(":")[2])) as wire,
-        mitmdump(wire.port, tmp_path_factory.mktemp("proxy"), toki_server_flags=GIVEN) as proxy,
+        mitmdump(wire.port, where, toki_server_flags=GIVEN, toki_deadline_ms=SLOW) as proxy,
     ):
         until(lambda: serve(proxy, "/completion", {"prompt": "Hello", "n_predict": 1})[1]["reason"] != UNKNOWN)
         yield Way(server, wire, proxy)

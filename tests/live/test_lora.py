@@ -27,6 +27,7 @@ pytestmark = pytest.mark.live
 
 FLAGS = Flags(n_parallel=3, n_ctx=12288, kv_unified=False, lora=",".join(map(str, tiny_adapters())))
 GIVEN = "--parallel 3"
+SLOW = "10000"  # ms: a busy machine must not make toki pass a request unread
 UNKNOWN = "the server is not known yet"
 SETS: dict[str, list[dict[str, Any]] | None] = {
     "own": None,
@@ -45,13 +46,18 @@ class Way:
 
 @pytest.fixture(scope="module", params=BUILDS)
 def way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
+    where = tmp_path_factory.mktemp("proxy")
     with (
         start(tiny_model(), FLAGS, request.param) as server,
         start(tiny_model(), FLAGS, request.param) as beside,
-        mitmdump(int(server.url.rpartition(":")[2]), tmp_path_factory.mktemp("p"), toki_server_flags=GIVEN) as proxy,
+        mitmdump(port_of(server), where, toki_server_flags=GIVEN, toki_deadline_ms=SLOW) as proxy,
     ):
         until(lambda: serve(proxy, "Hello", "own")[1]["reason"] != UNKNOWN)
         yield Way(server, proxy, beside)
+
+
+def port_of(server: LlamaServer) -> int:
+    return int(server.url.rpartition(":")[2])
 
 
 def body(prompt: str, adapters: str) -> dict[str, Any]:

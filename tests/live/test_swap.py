@@ -127,7 +127,7 @@ def known(proxy: Mitmdump, model: str) -> bool:
 
 def test_each_model_is_kept_apart_and_none_is_loaded_by_a_question(swap: tuple[Swap, int], tmp_path: Path) -> None:
     servers, port = swap
-    with mitmdump(port, tmp_path / "proxy") as proxy:
+    with mitmdump(port, tmp_path / "proxy", toki_deadline_ms="10000") as proxy:
         assert serve(proxy, "nope")["status"] == 400
         assert servers.loads == []
         for model in ("alpha", "beta", "alpha"):  # each time a new process, of which nothing is known at first
