@@ -21,7 +21,7 @@ from servers import start
 from servers import tiny_model
 from toki.counts import ENOUGH
 
-pytestmark = [pytest.mark.live, pytest.mark.proxy]
+pytestmark = pytest.mark.live
 
 SAID = [{"role": "user", "content": "Say something about slots."}]
 TOOLS = [{"name": "look", "description": "Looks.", "input_schema": {"type": "object", "properties": {}}}]

@@ -32,8 +32,6 @@ from traffic import Run
 from traffic.request import natural
 from traffic.scenario import Stage
 
-pytestmark = pytest.mark.proxy
-
 ENGINE = Path(__file__).resolve().parents[2] / "addon" / "toki" / "engine"
 REQUESTS = 70
 KEY = "sk-a-key-that-is-nobodys-business"

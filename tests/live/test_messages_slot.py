@@ -19,7 +19,7 @@ from servers import Flags
 from servers import start
 from servers import tiny_model
 
-pytestmark = [pytest.mark.live, pytest.mark.proxy]
+pytestmark = pytest.mark.live
 
 FLAGS = Flags(n_parallel=4, n_ctx=32768, kv_unified=False, cache_ram_mib=0)
 GIVEN = "--parallel 4 --cache-ram 0"

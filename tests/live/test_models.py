@@ -26,7 +26,7 @@ from servers import Flags
 from servers import start
 from servers import tiny_model
 
-pytestmark = [pytest.mark.live, pytest.mark.proxy]
+pytestmark = pytest.mark.live
 
 UNKNOWN = "the server is not known yet"
 PROMPT = "One two three four five six seven eight nine ten."

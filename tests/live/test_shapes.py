@@ -27,7 +27,7 @@ from servers import start
 from servers import tiny_model
 from toki.endpoints import ENDPOINTS
 
-pytestmark = [pytest.mark.live, pytest.mark.proxy]
+pytestmark = pytest.mark.live
 
 UNKNOWN = "the server is not known yet"
 STEERED = rb'^(\s*)\{"id_slot":\d+,("cache_prompt":true,)?'
