@@ -42,7 +42,9 @@ from toki.engine.events import Read
 from toki.engine.events import Record
 from toki.engine.events import Replied
 from toki.engine.events import Restarted
+from toki.engine.events import Resume
 from toki.engine.events import Send
+from toki.engine.events import Wait
 from toki.exchange import MUTE
 from toki.exchange import Exchange
 from toki.exchange import budget
@@ -85,6 +87,7 @@ class Engine:
         self.should_wait = self.must_wait = False
         self.kept: list[Record] | None = None  # a list: records are kept back in it
         self.more: list[Command] = []
+        self.waits: list[float] = []  # how long the next arrivals have to wait
         self.unread: set[int] = set()
         self.late: dict[int, Record] = {}  # of requests that ended before they were read
 
@@ -98,6 +101,8 @@ class Engine:
         if isinstance(event, Arrived):
             if event.ask.tokens is None:
                 self.unread.add(event.key)
+            if self.waits and not event.ask.fixed:
+                return [Wait(event.key, event.at + self.waits.pop(0))]
             steer = self.steer if event.ask.tokens is not None and not event.ask.fixed else None
             action = Action.PASSED if steer is None else Action.PINNED
             return [*self.more, Send(event.key, Decision(action, steer, steer, None, None, None, "as told"))]
@@ -753,3 +758,79 @@ ROW = Row(
 )
 def test_describe(changes: dict[str, Any], line: str) -> None:
     assert describe(replace(ROW, **changes)) == line
+
+
+# --- waiting ---
+
+
+def steered(body: bytes | None) -> object:
+    """The slot that a body names."""
+    return None if body is None else json.loads(body).get("id_slot")
+
+
+async def test_one_that_waits_comes_again_when_its_time_is_over_with_a_fresh_look(bench: Bench) -> None:
+    upstream = await bench.known()
+    bench.engine.waits = [0.02]
+    assert steered(await bench.exchange(upstream).hold()) == 2
+    first, again = bench.told(Arrived)
+    assert first.key == again.key
+    assert again.at - first.at >= 0.02
+    assert again.looked_at > first.at
+
+
+async def test_or_when_what_it_waits_for_is_over(bench: Bench) -> None:
+    upstream = await bench.known()
+    bench.engine.waits = [600.0]
+    holding = asyncio.ensure_future(bench.exchange(upstream).hold())
+    await until(lambda: bench.told(Arrived))
+    bench.engine.more = [Resume(bench.told(Arrived)[0].key), Resume(999)]
+    assert steered(await bench.exchange(upstream).hold()) == 2
+    assert steered(await holding) == 2
+    assert len(bench.told(Arrived)) == 3
+
+
+async def test_or_goes_as_another_event_has_decided(bench: Bench) -> None:
+    upstream = await bench.known()
+    bench.engine.waits = [600.0]
+    holding = asyncio.ensure_future(bench.exchange(upstream).hold())
+    await until(lambda: bench.told(Arrived))
+    forked = Decision(Action.FORKED, None, None, None, None, None, "with others")
+    bench.engine.more = [Send(bench.told(Arrived)[0].key, forked), Resume(bench.told(Arrived)[0].key)]
+    assert steered(await bench.exchange(upstream).hold()) == 2
+    assert await holding is None
+    assert len(bench.told(Arrived)) == 2
+
+
+async def test_a_client_that_leaves_while_it_waits_is_let_go(bench: Bench) -> None:
+    upstream = await bench.known()
+    bench.engine.waits = [600.0]
+    exchange = bench.exchange(upstream)
+    holding = asyncio.ensure_future(exchange.hold())
+    await until(lambda: bench.told(Arrived))
+    exchange.leave()
+    assert await holding is None
+    assert bench.told(Arrived)[-1].ask.fixed == "the client left while its request was held"
+
+
+async def test_toki_stops_while_one_waits(bench: Bench) -> None:
+    upstream = await bench.known()
+    bench.engine.waits = [600.0]
+    exchange = bench.exchange(upstream)
+    holding = asyncio.ensure_future(exchange.hold())
+    await until(lambda: bench.told(Arrived))
+    exchange.close()
+    assert await holding is None
+    assert len(bench.rows) == 1
+
+
+async def test_a_request_knows_how_many_of_its_size_are_being_read(bench: Bench) -> None:
+    upstream = await bench.known()
+    gate = bench.script.block("/tokenize")
+    bodies = [{"prompt": PROMPT * 60}, {"prompt": PROMPT * 70}, {"prompt": PROMPT}]
+    holding = [asyncio.ensure_future(bench.exchange(upstream, body).hold()) for body in bodies]
+    ids_only = asyncio.ensure_future(bench.exchange(upstream, {"prompt": [1] * 500}).hold())
+    await ids_only
+    assert bench.told(Arrived)[0].company == 2
+    gate.set()
+    await asyncio.gather(*holding)
+    assert bench.told(Arrived)[-1].company == 0
