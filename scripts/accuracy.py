@@ -5,8 +5,9 @@
 One line per case: how many requests told their reuse; the share whose reuse lies in the predicted range with that range
 at most a reply wide ("held"); the share whose likely value is off by at most 2 % and 5 % of the prompt; the mean width
 of the range; after how many requests the rules were found for good; and "naive", the share within 2 % for the belief
-that a request reuses its longest common prefix with what ran last on any slot. With several requests at once,
-those between whose release and launch another one ended are judged apart: there no order can be known.
+that a request reuses its longest common prefix with what ran last on any slot. With several requests at once, those
+that may have been launched before or after the end of another one are judged apart: there no order can be known. Below
+stands each miss, with what explains it.
 
 Exit status: 0 all thresholds held, 1 not all, 2 could not run.
 """
@@ -41,12 +42,18 @@ from servers import gemma3
 from servers import smollm2
 from servers import start
 from servers import tiny_model
+from toki.engine.events import Action
 from toki.engine.rules import UNLIMITED
 from toki.engine.rules import Rules
+from toki.facts import CACHE_RAM
+from toki.gguf import entry_size
+from toki.gguf import read_header
 from traffic import SCENARIOS
 
 REPLY = 8  # tokens of an answer
 RECENT = 10  # requests after which what one of them did may still show
+ALL = 0.995  # of the requests in turn of all cases of a model with full attention
+FEW = 20  # requests from which on a share says something
 AFTER_RESTART = 3  # wrong predictions that a server with other flags may cost
 MODELS: dict[str, Callable[[], Path]] = {"tiny": tiny_model, "SmolLM2": smollm2, "Gemma 3": gemma3}
 SCALES = {"tiny": 0.3, "SmolLM2": 0.06, "Gemma 3": 0.06}  # of the sizes of texts: what a CPU can play in minutes
@@ -109,6 +116,10 @@ class Result:
         """The others, where several requests are under way at once."""
         return [one for one in self.verdicts if self.case.at_a_time > 1 and one.overlaps]
 
+    def in_turn(self, model: str) -> bool:
+        """Whether its requests count among those that were sent to `model` one after another."""
+        return self.case.model == model and self.case.at_a_time == 1 and not self.case.then
+
     @property
     def score(self) -> float:
         """The share that the threshold is about."""
@@ -122,13 +133,22 @@ class Result:
     def threshold(self) -> float:
         if self.case.model == "Gemma 3":
             return 0.85
-        return 0.95 if self.case.at_a_time > 1 else 0.995
+        return 0.95 if self.case.at_a_time > 1 else 0.985  # of one case; ALL is for all of them
 
     @property
     def passed(self) -> bool:
         if self.faults or not self.verdicts:
             return False
-        return self.score >= self.threshold or (bool(self.case.then) and len(self.misses) <= AFTER_RESTART)
+        if self.case.then:
+            return len(self.wrong) <= AFTER_RESTART
+        if self.case.at_a_time > 1 and len(self.clear) < FEW:
+            return True
+        return self.score >= self.threshold
+
+    @property
+    def wrong(self) -> list[Verdict]:
+        """Each of which something else was said than came true; a wide range says little, but nothing wrong."""
+        return [one for one in self.clear if one.predicted is not None and not one.inside and not one.within(0.02)]
 
     @property
     def misses(self) -> list[Verdict]:
@@ -136,7 +156,9 @@ class Result:
         if self.case.model == "Gemma 3":
             return [one for one in self.clear if not one.within(0.05)]
         if self.case.at_a_time > 1:
-            return [one for one in self.verdicts if not one.within(0.02)]
+            return [one for one in self.clear if not one.within(0.02)]
+        if self.case.then:
+            return self.wrong
         return [one for one in self.clear if not held(one)]
 
     @property
@@ -152,7 +174,7 @@ class Result:
 
 
 def held(one: Verdict) -> bool:
-    return one.inside and one.width <= REPLY
+    return one.inside and one.width <= (one.reply or REPLY)
 
 
 def share(of: Iterable[bool]) -> float:
@@ -189,6 +211,7 @@ def run(seed: int, directory: Path, case: Case) -> Result:
         toki = stack.enter_context(mitmdump(server.url, options=options))
         for number, flags in enumerate(filter(None, (case.flags, case.then))):
             if number:
+                first_of_second(directory, case).write_text(str(sent + 1), encoding="ascii")
                 server.kill()
                 port = urlsplit(server.url).port
                 server = stack.enter_context(start(model, FLAGS[flags], case.build, port))
@@ -207,8 +230,13 @@ def run(seed: int, directory: Path, case: Case) -> Result:
 def judged(directory: Path, case: Case, seconds: float = 0.0) -> Result:
     """Judge the event log of a case; of two servers the second one."""
     found, faults = verdicts(directory / case.file)
-    last = found[-1].server if found else 0
-    return Result(case, tuple(one for one in found if not case.then or one.server == last), tuple(faults), seconds)
+    first = int(first_of_second(directory, case).read_text("ascii")) if case.then else 0
+    return Result(case, tuple(one for one in found if one.key >= first), tuple(faults), seconds)
+
+
+def first_of_second(directory: Path, case: Case) -> Path:
+    """The file that says with which request the second server's begin."""
+    return directory / f"{case.file}.second"
 
 
 def cases(quick: bool) -> list[Case]:
@@ -238,6 +266,7 @@ def cases(quick: bool) -> list[Case]:
         *(Case("tiny", "default", "xllamacpp", "auto", form=form) for form in PATHS),
         Case("tiny", "default", then="-np 4 -cram 0"),
         Case("tiny", "-np 4", then="default"),
+        Case("tiny", "default", "xllamacpp", then="-np 4 -cram 0"),
     ]
 
 
@@ -256,29 +285,49 @@ def lines(result: Result) -> Iterator[str]:
     )
     if result.apart:
         yield (
-            f"       launches that overlap a finish: n={len(result.apart)},"
+            f"       launches that may overlap a finish: n={len(result.apart)},"
             f" within 2 % {share(one.within(0.02) for one in result.apart):.1%}"
+            f" naive {share(one.naive_within(0.02) for one in result.apart):.1%}"
         )
     rules = result.verdicts[-1].rules if result.verdicts else None
     if rules is not None and 0 < rules.ram < UNLIMITED:
-        yield f"       RAM cache taken for {rules.ram:,} tokens"
+        yield f"       RAM cache taken for {rules.ram:,} tokens; by its flags it holds {room(result.case):,}"
     yield from (f"       fault: {fault}" for fault in result.faults)
-    yield from (f"       {told(one)}" for one in result.misses)
+    yield from (f"       {told(one)}: {why(one, result)}" for one in result.misses)
+
+
+def room(case: Case) -> int:
+    """Tokens of one entry that would fill the server's RAM cache."""
+    mib = FLAGS[case.then or case.flags].cache_ram_mib
+    size = entry_size(read_header(MODELS[case.model]()), "f16", "f16", 1)
+    assert size is not None
+    return (CACHE_RAM if mib is None else mib) * 2**20 // size.token
+
+
+def why(miss: Verdict, result: Result) -> str:
+    """What explains a miss; "unexplained" where nothing is known to."""
+    flags = FLAGS[result.case.then or result.case.flags]
+    keys = [one.key for one in result.misses if one.key < miss.key]
+    causes = {
+        "the rules were not found yet": miss.rules is not None and not same_rules(miss.rules, flags),
+        "the server was just met": miss.server == 0 or (miss.server > 1 and miss.since_met <= RECENT),
+        f"{miss.since_left} after a client left, of which it is not seen when the server noticed": (
+            miss.since_left in range(1, RECENT)
+        ),
+        f"{miss.since_copies} after n > 1, whose copies are not told": miss.since_copies in range(1, RECENT),
+        "an earlier miss was not seen through yet": bool(keys) and miss.key - keys[-1] < RECENT,
+        "the reply's tokens are a guess": miss.inside or abs(miss.likely - miss.reused) <= REPLY,
+        "checkpoints are not shown": result.case.model == "Gemma 3",
+    }
+    return next((cause for cause, holds in causes.items() if holds), "unexplained")
 
 
 def told(miss: Verdict) -> str:
-    """A miss in words, with what may have led to it."""
+    """A miss in words."""
     span = miss.predicted
     said = "nothing" if span is None else f"{span.likely} ({span.low} to {span.high})"
-    hints = [
-        "overlaps a finish" if miss.overlaps else "",
-        f"{miss.since_left} after a client left" if miss.since_left in range(1, RECENT) else "",
-        f"{miss.since_copies} after n > 1" if miss.since_copies in range(1, RECENT) else "",
-    ]
-    return (
-        f"#{miss.key}: predicted {said}, measured {miss.reused} of {miss.prompt}, slot {miss.slot},"
-        f" {miss.action}: {'; '.join([miss.reason, *filter(None, hints)])}"
-    )
+    what = f"#{miss.key}: predicted {said}, measured {miss.reused} of {miss.prompt}, slot {miss.slot}"
+    return what if miss.action is Action.PASSED else f"{what}, {miss.action}"
 
 
 def main() -> int:
@@ -308,12 +357,24 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     bad = [result for result in results if not result.passed]
+    short = False
+    for model in ("tiny", "SmolLM2"):
+        in_turn = [one for result in results if result.in_turn(model) for one in result.clear]
+        if in_turn:
+            shown = share(map(held, in_turn))
+            short = short or shown < ALL
+            print(
+                f"{'ok  ' if shown >= ALL else 'FAIL'} {model} in turn: n={len(in_turn):,} held {shown:.2%},"
+                f" at least {ALL:.1%} wanted; naive within 2 % {share(one.naive_within(0.02) for one in in_turn):.1%}"
+            )
+    unexplained = [one for result in results for one in result.misses if why(one, result) == "unexplained"]
     print(
         f"{len(results) - len(bad)} of {len(results)} cases hold their threshold;"
-        f" {sum(len(result.verdicts) for result in results):,} requests, seed {options.seed},"
+        f" {sum(len(result.verdicts) for result in results):,} requests, {len(unexplained)} misses unexplained,"
+        f" seed {options.seed},"
         f" {time.monotonic() - began:.0f} s"
     )
-    return 1 if bad else 0
+    return 1 if bad or short else 0
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from dataclasses import field
 from pathlib import Path
 
+from toki.engine.core import ON_THE_WAY
 from toki.engine.core import Engine
 from toki.engine.events import Action
 from toki.engine.events import Answered
@@ -38,11 +39,15 @@ class Verdict:
     prompt: int
     predicted: Span | None  # None: nothing was predicted
     reused: int
+    reply: (
+        int | None
+    )  # tokens of the longest reply behind a prompt that ends where the range begins; None: no such prompt
     naive: int | None  # the longest common prefix with what ran last on any slot
     slot: int | None
     action: Action
     reason: str
     server: int  # which one of those that toki met, from 1; 0: none was known yet
+    since_met: int  # how many requests after it was met
     overlaps: bool  # between its release and its launch another request ended: no order can be known
     since_left: int | None  # how many requests after one whose client left; None: none has
     since_copies: int | None  # how many requests after one with n > 1
@@ -53,6 +58,11 @@ class Verdict:
     def inside(self) -> bool:
         """Whether the measured reuse lies in the predicted range."""
         return self.predicted is not None and self.predicted.low <= self.reused <= self.predicted.high
+
+    @property
+    def likely(self) -> int:
+        """The likely value; 0 where nothing was predicted."""
+        return self.predicted.likely if self.predicted is not None else 0
 
     @property
     def width(self) -> int:
@@ -78,19 +88,22 @@ def verdicts(path: Path) -> tuple[list[Verdict], list[str]]:
     found: list[Verdict] = []
     faults: list[str] = []
     engine: Engine | None = None
-    naive = Naive()
-    server = 0
+    naive, replies = Naive(), Replies()
+    server, met, latest = 0, 0, 0
     left, copied = 0, 0  # keys of the latest request whose client left, and with n > 1
     for entry in entries:
         if isinstance(entry, Made):
-            engine, naive = Engine(entry.mode, entry.min_reuse), Naive()
+            engine, naive, replies = Engine(entry.mode, entry.min_reuse), Naive(), Replies()
             continue
         assert engine
         event = entry.event
         naive.hear(event, engine)
+        replies.hear(event)
+        if isinstance(event, Arrived):
+            latest = event.key
         match event:
             case Restarted():
-                server += 1
+                server, met = server + 1, latest
             case Gone():
                 left = max(left, event.key)
             case Arrived() | Read() if event.ask.children:
@@ -110,11 +123,13 @@ def verdicts(path: Path) -> tuple[list[Verdict], list[str]]:
                     prompt=measured.prompt_tokens or 0,
                     predicted=command.span,
                     reused=command.measured.reused,
+                    reply=replies.longest.get(command.span.low) if command.span else None,
                     naive=naive.beliefs.get(key),
                     slot=command.slot,
                     action=command.action,
                     reason=command.reason,
                     server=server,
+                    since_met=max(0, key - met),
                     overlaps=key in overlapping,
                     since_left=key - left if left and left < key else None,
                     since_copies=key - copied if copied and copied < key else None,
@@ -151,6 +166,32 @@ def _overlapping(events: list[Event]) -> set[int]:
         for key, latest in launched.items()
         if any(other != key and soonest <= latest and end >= released[key] for other, (soonest, end) in ends.items())
     }
+
+
+@dataclass(slots=True)
+class Replies:
+    """How long the replies were, by the length of the prompt."""
+
+    longest: dict[int, int] = field(default_factory=dict)
+    _prompts: dict[int, int] = field(default_factory=dict)  # request -> length of its prompt
+    _ended: dict[int, int] = field(default_factory=dict)  # request that was not read yet -> length of its reply
+
+    def hear(self, event: Event) -> None:
+        match event:
+            case Arrived() | Read() if event.ask.tokens is not None:
+                self._prompts[event.key] = len(event.ask.tokens)
+                self._note(event.key, self._ended.pop(event.key, 0))
+            case Answered():
+                self._note(event.key, event.measured.reply_tokens or 0)
+            case Gone():
+                self._note(event.key, event.shown + ON_THE_WAY)
+
+    def _note(self, key: int, reply: int) -> None:
+        prompt = self._prompts.get(key)
+        if prompt is None:
+            self._ended[key] = reply
+        else:
+            self.longest[prompt] = max(reply, self.longest.get(prompt, 0))
 
 
 @dataclass(slots=True)

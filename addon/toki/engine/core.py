@@ -1194,7 +1194,8 @@ class Engine:
         self._flights.pop(flight.key, None)
         for belief in self._beliefs:
             left = flight.left or self._now
-            belief.timeline.take(Cancelled(flight.key, least, most), left, self._now + CANCELLED, self._now)
+            noticed = min(left if flight.shown else left + flight.lingers, self._now)
+            belief.timeline.take(Cancelled(flight.key, least, most), left, self._now + CANCELLED, noticed)
         if flight.misread:
             self._lose_track()
 
@@ -1265,8 +1266,12 @@ class Engine:
 
 def _launched_at(flight: Flight) -> float:
     """When a request was most likely launched. Short delays are those of the way there and of what hears of it: then it
-    was soon after its release. Where it took longer the server was busy, and its headers came at once."""
-    return flight.released if flight.seen - flight.released < SHORT else flight.seen
+    was between its release and the sign of it. Where it took longer the server was busy, and its headers came at once.
+    """
+    latest = min(flight.seen, inf if flight.ended is None else flight.ended - flight.measured.took)
+    if latest == inf:
+        return flight.released
+    return latest if latest - flight.released > SHORT else (flight.released + latest) / 2
 
 
 def _reason(passing: Option, chosen: Option) -> str:

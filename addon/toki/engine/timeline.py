@@ -16,6 +16,7 @@ from dataclasses import replace
 from math import inf
 from typing import TypeAlias
 
+from toki.engine.contents import UNKNOWN
 from toki.engine.contents import Held
 from toki.engine.shadow import Launch
 from toki.engine.shadow import Shadow
@@ -227,20 +228,25 @@ class Timeline:
         return True
 
     def _put_down(self, moments: list[Moment], place: int, seen: Seen, wrong: set[int]) -> None:
-        """Put a request on the slot that explains what was seen of it, if just one does."""
+        """Put a request on the slot that explains what was seen of it, if just one does; of several whose contents are
+        unknown on that which holds least: what it leaves where it did not run stays unknown."""
         launch, before = moments[place].step, moments[place].base
         assert isinstance(launch, Launched)
-        fitting = []
+        fitting: dict[int, Held | None] = {}
         for number in before.slots.idle():
             if seen.slot not in (None, number):
                 continue
             held = before.slots[number].held
             span = None if held is None else before.reusable(held, launch.wish.prompt)
             if seen.reused == 0 if span is None else span.low <= seen.reused <= span.high:
-                fitting.append(number)
-        if len(fitting) != 1:
+                fitting[number] = held
+        unknown = {
+            number: held.length for number, held in fitting.items() if held is not None and held.place == UNKNOWN
+        }
+        if not fitting or (len(fitting) > 1 and len(unknown) < len(fitting)):
             return
-        landed = replace(moments[place], step=replace(launch, landed=fitting[0]))
+        number = min(fitting, key=lambda number: unknown.get(number, 0))
+        landed = replace(moments[place], step=replace(launch, landed=number))
         order = [*moments[:place], landed, *moments[place + 1 :]]
         if self._explains(order, place, wrong, launch.key):
             self._replay(order, place)
