@@ -126,3 +126,15 @@ def test_a_reply_that_is_told_later_is_known_in_every_order() -> None:
     held = story.timeline.base.slots[1].held
     assert held is not None
     assert (held.place, held.length) == (place, 103)
+
+
+def test_after_a_context_shift_a_slot_holds_nobody_knows_what() -> None:
+    story = Story()
+    story.launch(1, A, 1.0, 1.1)
+    story.timeline.take(Finished(1, 50, shifted=True), 1.2, 1.2)
+    held = story.timeline.base.slots[1].held
+    assert held is not None
+    assert (held.place, held.certain, held.length) == (UNKNOWN, 0, 149)
+    story.launch(2, C, 1.3, 1.4)
+    launch = story.timeline.base.launches[2]
+    assert (launch.sure, launch.reuse.likely) == (False, 0)

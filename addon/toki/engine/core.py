@@ -1168,11 +1168,12 @@ class Engine:
         ended = flight.ended or self._now
         took = measured.took or inf
         soonest = flight.released + measured.took
+        step = Finished(flight.key, reply, shifted=measured.truncated)
         for belief in self._beliefs:
-            belief.timeline.take(Finished(flight.key, reply), soonest, ended, min(_launched_at(flight) + took, ended))
+            belief.timeline.take(step, soonest, ended, min(_launched_at(flight) + took, ended))
         if flight.misread:
             self._lose_track()
-        if prompt is None:
+        if prompt is None or measured.truncated:
             return
         held = self._contents.hold(prompt.place, prompt.certain, prompt.length + max(reply - 1, 0))
         self._conversations.replace_held(prompt, held)

@@ -313,6 +313,13 @@ class Shadow:
         self._kept.pop(number, None)
         self.slots[number] = replace(self.slots[number], held=held)
 
+    def forget(self, number: int) -> None:
+        """An idle slot holds other tokens than those that were sent, as many as before at the most: context shift drops
+        some behind the first `n_keep`, so that no prompt starts with what is left."""
+        slot = self.slots[number]
+        if slot.idle and slot.held is not None:
+            self.correct(number, self.contents.hold(UNKNOWN, 0, slot.held.length))
+
     def reveal(self, old: Held, place: int) -> None:
         """What was guessed of some contents is now said by the list at `place`."""
 

@@ -63,14 +63,18 @@ class Refused:
 @dataclass(frozen=True, slots=True)
 class Finished:
     """A request ended after `reply` sampled tokens. `revealed`: what it left, and the place of the list that has the
-    reply too, once that is known."""
+    reply too, once that is known. `shifted`: on the way the context was full, and earlier tokens were dropped."""
 
     key: int
     reply: int
     revealed: tuple[Held, int] | None = None
+    shifted: bool = False
 
     def apply(self, shadow: Shadow, *, steered: bool) -> None:
+        number = shadow.running(self.key)
         shadow.finish(self.key, self.reply)
+        if self.shifted and number is not None:
+            shadow.forget(number)
         if self.revealed is not None:
             shadow.reveal(*self.revealed)
 
