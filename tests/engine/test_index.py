@@ -219,3 +219,21 @@ def test_recall_on_traffic_of_agents() -> None:
     assert report.found == 1.0
     assert report.kept == 1.0
     assert report.recall > 0.9
+
+
+def test_the_best_alone_is_that_of_a_search() -> None:
+    rng = np.random.default_rng(3)
+    index = BruteForceIndex(8, capacity=4)
+    query = rng.normal(size=8).astype(np.float32)
+    query /= np.linalg.norm(query)
+    assert index.best(query) is None
+    for key in range(40):
+        vector = rng.normal(size=8).astype(np.float32)
+        index.add(key, vector / np.linalg.norm(vector), 10)
+        if key % 3 == 0:
+            index.remove(key)
+            continue
+        found = max(candidate.similarity for candidate in index.search(query, limit=40))
+        assert index.best(query) == pytest.approx(found, abs=1e-6)
+    with pytest.raises(ValueError, match="unit length"):
+        index.best(2 * query)

