@@ -16,6 +16,7 @@ from toki.engine.events import Action
 from toki.engine.events import Gone
 from toki.engine.events import Mode
 from toki.engine.events import Primed
+from toki.engine.policy import Prices
 from toki.engine.tokens import Tokens
 
 HEAD = [n % 700 for n in range(2000)]
@@ -274,6 +275,14 @@ def test_heads_differ_in_their_last_token() -> None:
     assert len({int(one.ids[-1]) for one in found}) == 5
     assert all(one.common_prefix(tokens) == 2000 for one in found)
     assert len(fork.heads(Tokens.of([1, 1, 2, 2]), 4, 5)) == 2
+
+
+def test_a_head_that_takes_too_long_is_not_primed() -> None:
+    for price, forked in ((10.0, True), (25.0, False)):
+        stage = stage_of(FLAGS["-np 4"])
+        stage.engine._prices = Prices(evaluate=price)
+        together(stage, QUESTIONS)
+        assert bool(stage.primers) is forked
 
 
 def test_kin_share_at_least_half_as_much_as_the_nearest() -> None:

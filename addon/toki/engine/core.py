@@ -855,11 +855,11 @@ class Engine:
         """The primers that make the requests cheaper; none where they don't. A server that is not trusted yet must be
         known to hold nothing else, and no hypothesis that agrees with what is said of it may speak against it."""
         idle = len(belief.base.slots.idle())
+        wishes = [self._wish(one) for one in members]
+        if idle < 2 or not fork.may_pay(belief.base, wishes, head, self._prices):
+            return []
         copies = min(len(members), idle) if self._actions.usable(Action.SWAPPED) else 1
         primers = self._primers(members[0], head, copies)
-        if idle < 2 or not primers:
-            return []
-        wishes = [self._wish(one) for one in members]
         primers = primers[: fork.best(belief.base, wishes, primers, self._prices)]
         if primers and not belief.trusted:
             if deviations(belief.rules, self._said):

@@ -23,6 +23,7 @@ from toki.engine.tokens import Tokens
 
 LEAST = 512  # tokens of a prefix for which requests are held: fewer are evaluated sooner than they are talked about
 LEAST_SHARE = 0.1  # of the milliseconds that the requests cost unforked, which a fork must save
+LONGEST = 45_000.0  # milliseconds of a primer that is expected: it can't be taken back when the clients leave
 SO_MANY = 16  # requests that are forked at once
 GATHER = 0.05  # of its own prefill, for which a request waits while others are still being read
 LONGEST_GATHER = 0.25  # seconds
@@ -71,6 +72,14 @@ def best(shadow: Shadow, wishes: Sequence[Wish], primers: Sequence[Held], prices
     saved = {n: plain - cost(shadow, wishes, primers[:n], prices) for n in range(1, len(primers) + 1)}
     n = max(saved, key=lambda n: saved[n], default=0)
     return n if n and saved[n] >= max(LEAST_SHARE * plain, LEAST * prices.evaluate) else 0
+
+
+def may_pay(shadow: Shadow, wishes: Sequence[Wish], head: int, prices: Prices) -> bool:
+    """Whether enough of the shared head would be evaluated more than once, and it is not too long for a primer."""
+    if prices.measured and head * prices.evaluate > LONGEST:
+        return False
+    own = sum(wish.prompt.length - head for wish in wishes)
+    return cost(shadow, wishes, (), prices) >= (own + LEAST) * prices.evaluate
 
 
 def cost(shadow: Shadow, wishes: Sequence[Wish], primers: Sequence[Held], prices: Prices) -> float:
