@@ -301,6 +301,7 @@ class Mitmdump:
         self.db = where / "toki.db"
         self._log = where / "mitmdump.log"
         self._with_toki = script is not None
+        self._transparent = any(mode.startswith("transparent") for mode in modes)
         settings = {"confdir": str(where), "flow_detail": "0"}
         if script is not None:
             settings |= {"toki_db": str(self.db)}
@@ -365,6 +366,8 @@ class Mitmdump:
 
     def _listening(self) -> bool:
         assert self._process.poll() is None, f"mitmdump ended: {self.log}"
+        if self._transparent:  # a connection that no rule led here is an error, which ends mitmproxy while it starts
+            return "listening at" in self.log and "toki: starts afresh" in self.log
         with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=1):
             # The script is loaded in a task of its own, before or after the port is open.
             return not self._with_toki or "toki: starts afresh" in self.log
