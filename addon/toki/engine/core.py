@@ -491,7 +491,9 @@ class Engine:
             flight.misread = flight.launched
 
     def _conclude_trial(self, flight: Flight) -> None:
-        """Only a slot that was honoured explains the reuse that was predicted for it: the two are far apart."""
+        """Only a slot that was honoured explains the reuse that was predicted for it: the two are far apart. Where the
+        server told nothing, its client having left, it is taken to have ignored the slot, as the known builds do, and
+        the next one is a trial again."""
         ignored, decision, reused = flight.trial, flight.decision, flight.measured.reused
         if ignored is None or decision.predicted is None:
             return
@@ -501,7 +503,7 @@ class Engine:
             flight.decision = replace(decision, id_slot=None, predicted=None)
         if honoured or (reused is not None and ignored.low <= reused <= ignored.high):
             self._honoured[flight.ask.endpoint] = honoured
-        elif flight.prompt is not None:  # it may have landed anywhere
+        elif reused is not None and flight.prompt is not None:  # it may have landed anywhere
             self._conversations.forget(flight.prompt)
             flight.prompt = None
 
