@@ -20,10 +20,13 @@ from toki.divergence.words import degrees
 from toki.divergence.words import knows_negation
 from toki.divergence.words import language_of
 from toki.divergence.words import negations
+from toki.divergence.words import number_words
 from toki.divergence.words import opposite
 from toki.divergence.words import small_word
 
 CLOSE = 0.5  # share of stems from which two sentences are versions of one
+# The least cosine of a text and its translation, by multilingual-e5-small.
+TRANSLATED = 0.868
 TRANSLATED_LENGTH = 2.6  # by how much the lengths of a text and its translation may differ, weighed by script
 
 WINDOW = 7  # words on each side of one in whose place another one stands
@@ -40,7 +43,7 @@ _NUMBERED = re.compile(r"^\s*(?:step\s+)?\(?(\d{1,2}|[a-h])[.):]\s+", re.I)
 _SENTENCE = re.compile(r"(?<=[.!?…])[\"')\]]*\s+|(?<=[。！？।؟])\s*|;\s+")
 _ABBREVIATION = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|No|vs|etc|e\.g|i\.e|z\.B|a\.m|p\.m|[A-Z])\.$")
 _IDENTIFIER = re.compile(
-    r"https?://[^\s)>\]]+|[\w.+-]+@[\w-]+\.\w+|(?<![\w/])(?:\.{0,2}/)?(?:[\w.-]+/)+[\w.-]*\w|\b\w+\.(?:py|js|ts|json|md|txt|"
+    r"https?://[^\s)>\]]+|[\w.+-]+@[\w-]+\.\w+|(?<![\w/])(?:\.{0,2}/|(?=\S+/\S+/|\S+\.))(?:[\w.-]+/)+[\w.-]*\w|\b\w+\.(?:py|js|ts|json|md|txt|"
     r"csv|html|css|c|h|rs|go|sh|yaml|yml|toml|png|jpg|pdf|com|org|net|io)\b|\b\w*[a-z]_[a-z]\w*\b|\b[a-z]+[A-Z]\w*\b"
     r"|\b\w+\(\)|(?<!\w)--?[a-z][\w-]*\b|\b(?=\w*[A-Za-z])(?=\w*\d)(?!\d+(?:st|nd|rd|th|k|m|s|h|km|cm|mm|kg|g|l|ml|am|pm|gb|mb|"
     r"kb|tb|ms|kw|w|v)\b)[A-Za-z]\w+\b",
@@ -57,7 +60,7 @@ _YES_OR_NO = re.compile(r"\s*(yes|no|true|false|ja|nein|oui|non|sí|да|нет|
 _SEQUENCE = re.compile(r"\b(?:then|next|afterwards|after that|finally|lastly|first|second|before|later)\b", re.I)
 _FILLER = re.compile(
     r"(?:sure|certainly|of course|absolutely|okay|ok|alright|great question|good question|thanks for asking|"
-    r"no problem|gladly|happy to help|i'd be happy to help|here you go|here it is|you're welcome|"
+    r"no problem|gladly|i'm happy to help|i'd be glad to help|happy to help|i'd be happy to help|here you go|here it is|you're welcome|"
     r"(?:here(?:'s| is| are)|below (?:is|are)|the following (?:is|are))\b.*:|"
     r"(?:please )?let me know if .*|(?:i )?hope (?:this|that|it) helps.*|feel free to .*|"
     r"is there anything else .*|do you have (?:any )?(?:other|more|further) questions.*)[.!?,]*",
@@ -66,7 +69,7 @@ _FILLER = re.compile(
 _LEAD_IN = re.compile(
     r"^(?:sure|certainly|of course|absolutely|okay|ok|well|yes, of course|great question|i think(?: that)?|"
     r"i believe(?: that)?|in my opinion|basically|actually|in short|in summary|to sum up|overall|note that|"
-    r"the answer is|answer)(?:[,:!]\s+|\s+(?=that\b|[a-z]))",
+    r"the answer is|answer|here(?:'s| is)[^:.]{0,40}(?=:))(?:[,:!]\s+|\s+(?=that\b|[a-z]))",
     re.I,
 )
 _DAYS_AND_MONTHS = frozenset(
@@ -76,8 +79,9 @@ _DAYS_AND_MONTHS = frozenset(
 )
 _ALSO_WORDS = frozenset({"may", "march", "mar", "sun", "sat"})
 _NO_NAMES = frozenset(
-    "i i'm i'll i've i'd ok okay mr mrs ms dr json html css url api sql http https cpu gpu ram".split()
+    "i i'm i'll i've i'd ok okay mr mrs ms dr json html css url api sql http https cpu gpu ram am pm celsius fahrenheit".split()
 )
+_BESIDE_NUMBERS = frozenset("am pm degrees".split())
 _ENDINGS = re.compile(r"(?:'s|’s|ing|edly|ed|ies|ly|es|s|e)$")
 
 
@@ -111,7 +115,10 @@ class _Pair:
     ) -> None:
         self.one, self.other, self.ones, self.others, self.meaning = one, other, ones, others, meaning
         self.languages = language_of(one), language_of(other)
-        self.translated = "" not in self.languages and self.languages[0] != self.languages[1]
+        stems = [frozenset().union(*(s.stems for s in side)) for side in (ones, others)]
+        self.translated = self.languages[0] != self.languages[1] and (
+            "" not in self.languages or not stems[0] & stems[1]
+        )
         self.language = self.languages[0] or self.languages[1] or "en"
 
     @property
@@ -185,7 +192,7 @@ class _Pair:
     def _same_words(self) -> str | None:
         """Texts of the same words: in the same order, or in another."""
         one, other = ([word for s in side for word in s.folded] for side in (self.ones, self.others))
-        if one == other:
+        if one == other or self._numbers_aside(one) == self._numbers_aside(other):
             return ""
         if Counter(one) != Counter(other):
             return None
@@ -196,6 +203,23 @@ class _Pair:
                 return "steps in another order"
             return "steps in another order" if _SEQUENCE.search(self.one) else ""
         return self._exchanged()
+
+    def _numbers_aside(self, words: Sequence[str]) -> object:
+        """What a text says beside its numbers; `words` itself where the numbers stand in another order."""
+        one, other = (quantities(text, self.language) for text in (self.one, self.other))
+        if len(one) != len(other) or not all(a.equals(b) for a, b in zip(one, other, strict=True)):
+            return id(words)
+        small, scales = number_words(self.language)
+        return [
+            w
+            for w in words
+            if not (
+                _numeral(w)
+                or is_unit(w)
+                or w in _BESIDE_NUMBERS
+                or all(part in small or part in scales for part in w.split("-"))
+            )
+        ]
 
     def _exchanged(self) -> str | None:
         """Whether a word stands where another one stood: the same words, said of each other."""
@@ -283,7 +307,7 @@ class _Pair:
         if embedding is None:
             return ""
         cosine = float(embedding.cosines([self.one], [self.other])[0, 0])
-        if cosine < embedding.limits.whole:
+        if cosine < TRANSLATED:
             return f"no translation: cosine {cosine:.2f}"
         return self._uncovered(embedding)
 
