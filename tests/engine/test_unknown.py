@@ -41,7 +41,7 @@ class Talk:
     """An engine whose server is known: four slots, never used."""
 
     known: Known = SPLIT
-    engine: Engine = field(default_factory=lambda: Engine(Mode.AUTO, 10))
+    engine: Engine = field(default_factory=lambda: Engine(Mode.OBSERVE, 10))
     now: float = 0.0
     key: int = 0
 
