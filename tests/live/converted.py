@@ -44,6 +44,7 @@ from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.server import ServerError
 
+LOGGED_WITHIN = 5.0  # seconds
 TOOLS_FIRST = (DIRECTORY / "templates" / "tools_first.jinja").read_text(encoding="utf-8")
 PATIENCE = 60.0  # seconds for one call
 NOBODY = Auth(None, None)
@@ -141,10 +142,16 @@ def asked(server: LlamaServer, path: str, body: Body) -> Measured | None:
     return reader.measured(finished=True)
 
 
-def logged(server: LlamaServer) -> str | None:
-    """The last body that the server logged as converted, as one line of JSON."""
-    lines = re.findall(r"converted request: (.*)", server.log.read_text(encoding="utf-8", errors="replace"))
-    return lines[-1] if lines else None
+def logged(server: LlamaServer, wanted: str) -> str | None:
+    """The last body that the server logged as converted, as one line of JSON: `wanted`, or what it is after a while,
+    since llama-server logs in a thread of its own."""
+    deadline = time.monotonic() + LOGGED_WITHIN
+    while True:
+        lines = re.findall(r"converted request: (.*)", server.log.read_text(encoding="utf-8", errors="replace"))
+        last = lines[-1] if lines else None
+        if last == wanted or time.monotonic() > deadline:
+            return last
+        time.sleep(0.01)
 
 
 def lengths(server: LlamaServer, path: str, bodies: Mapping[str, Body]) -> dict[str, tuple[int | None, int | None]]:
@@ -175,7 +182,7 @@ def misread(
             found[name] = (length, measured)
         elif tokens is not None:
             mine = dump({key: value for key, value in to_chat(body).items() if key not in dropped})
-            theirs = logged(server)
+            theirs = logged(server, mine)
             if mine != theirs:
                 found[name] = (mine, theirs)
     return found

@@ -63,8 +63,8 @@ def test_it_is_tried_once_and_found_to_be_ignored(build: Build, tmp_path: Path) 
         ]
         own = proxy.rows("prompt_tokens, reused, evaluated", "own_requests")
         assert own
-        assert [one["prompt_tokens"] for one in own] == [
+        assert sorted(one["prompt_tokens"] for one in own) == sorted(
             sum(isinstance(token, int) for token in primer["prompt"])  # that of a trial is [[]]
             for primer in primers
-        ]
+        )
         assert "Traceback" not in proxy.log
