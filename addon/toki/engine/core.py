@@ -87,7 +87,7 @@ UNREAD = 2.0  # seconds after its end from which a request that was not read unt
 CANCELLED = 1.2  # seconds after which a prefill is cancelled, unless answers to others go out (llama-server 6.2)
 SHORT = 0.25  # seconds between a release and the sign of a launch that are no sign of a busy server
 LIKELY = 4  # hypotheses for which another order of what happened is looked for
-ON_THE_WAY = 1  # tokens of a stream that are sampled before the server sees that its client left
+ON_THE_WAY = 8  # tokens of a stream that may be sampled before the server sees that its client left
 TOKEN = 0.02  # seconds after which a stream in decode is cancelled: at its next token
 
 
@@ -233,6 +233,8 @@ class Engine:
     def handle(self, event: Event) -> list[Command]:
         """Take in what happened; return what to do, in order."""
         self._now = event.at
+        if isinstance(event, Looked):  # what it shows is better than what would be assumed
+            self._let_go(event)
         self._give_up(event.at)
         late = self._apply(event.at)
         return [*late, *self._take(event)] if late else self._take(event)
