@@ -81,6 +81,13 @@ def test_two_wrong_answers_end_it() -> None:
     assert talk.belief.errors > 1
 
 
+def test_what_is_right_is_right_without_any_excuse() -> None:
+    talk = Talk(SPLIT)
+    key = talk.launch([*range(10)])
+    assert talk.belief.judge(key, 0, overlapped=False, excuse=False) is True
+    assert (talk.belief.score, talk.belief.errors) == (1, 0)
+
+
 def test_errors_fade() -> None:
     talk = Talk(SPLIT)
     talk.says([*range(10)], 5)

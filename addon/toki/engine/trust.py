@@ -105,7 +105,8 @@ class Belief:
                 self._err(EXCUSED)
         explained = excuse and self.timeline.measured(key, reused, slot)
         if right:
-            if not explained and launch.sure:  # it reused as much on another slot
+            elsewhere = slot not in (None, launch.slot)
+            if elsewhere and launch.sure and not explained:  # it reused as much, but on another slot
                 self._err(EXCUSED)
             else:
                 self._count(right=True)
