@@ -192,7 +192,7 @@ def same_rules(rules: Rules, flags: Flags) -> bool:
     sps = 0.1 if flags.slot_prompt_similarity is None else flags.slot_prompt_similarity
     return (
         (rules.ram > 0) == ram
-        and (not several or rules.unified == unified)
+        and (not several or not ram or rules.unified == unified)  # where nothing is saved, none is cleared
         and (not several or not ram or rules.idle_save == saves)
         and rules.sps == sps
     )
