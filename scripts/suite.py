@@ -2,7 +2,7 @@
 
 Everything runs on the oldest supported Python (3.11, mitmproxy 11): unit tests, live tests, coverage. The others
 (mitmproxy 12) run what faces mitmproxy, live tests among it, one before the one llama-server build, one before the
-other; the engine, which knows neither, runs there inside them. With CI=true none of them may be missing.
+other; the rest, which knows no mitmproxy, runs there inside them. With CI=true none of them may be missing.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ LINT = (
     ["-m", "mypy"],
 )
 # Tests mostly wait for servers, so a few files at a time keep two cores busy; those of one file share its servers.
-PYTEST = ["-m", "pytest", "--numprocesses=2", "--dist=loadfile"]
+# In the order of their names, which has the quick ones last: no core waits for the other's long last file.
+PYTEST = ["-m", "pytest", "--numprocesses=2", "--dist=loadfile", "--no-loadscope-reorder"]
 ALL = [*PYTEST, "--cov", "--cov-report=term", "--cov-fail-under=90"]
-PURE = ("tests/engine", "tests/explain", "tests/inspect", "tests/divergence")  # know no mitmproxy, thread or loop
-FACING_MITMPROXY = [*PYTEST, *(f"--ignore={each}" for each in PURE), "-m", "proxy or not live", "-k"]
+FACING_MITMPROXY = [*PYTEST, "-m", "proxy", "-k"]
 
 
 def candidates(wanted: str) -> Iterator[str]:

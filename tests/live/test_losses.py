@@ -83,6 +83,10 @@ def test_a_restart_is_named(bench: Bench) -> None:
     assert " 502 " in ask(bench.proxy.port, request("/completion", b'{"prompt":"down"}')).first
     known = bench.proxy.log.count("the flags of its process")
     bench.server = start(tiny_window_model(), FLAGS, port=port)
-    bench.ask("warm", "up")
-    until(lambda: bench.proxy.log.count("the flags of its process") > known)
+
+    def noticed() -> bool:
+        bench.ask("warm", "up")
+        return bench.proxy.log.count("the flags of its process") > known
+
+    until(noticed)
     assert "the server was restarted" in bench.ask(ours, "one", "SO", "two")

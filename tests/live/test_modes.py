@@ -38,7 +38,7 @@ from servers import LlamaServer
 from servers import start
 from servers import tiny_model
 
-pytestmark = [pytest.mark.live, pytest.mark.proxy]
+pytestmark = pytest.mark.live
 
 TOKENS = 40
 UNKNOWN = "the server is not known yet"
@@ -178,10 +178,12 @@ def by_httpx_through(proxy: Mitmdump, server: LlamaServer, model: str) -> None:
     proxy.row_of(model)
 
 
+@pytest.mark.proxy
 def test_regular_mode_streams(server: LlamaServer, regular: Mitmdump) -> None:
     streams(server, regular, server.url, "regular", proxy=f"http://{HOST}:{regular.port}")
 
 
+@pytest.mark.proxy
 def test_traffic_for_others_passes_unseen_and_unbuffered(regular: Mitmdump) -> None:
     """A path that looks like a llama-server's, at a server that is none of ours; both bodies stream."""
     with socket.create_server((HOST, 0)) as origin, Client(regular.port) as client:
@@ -208,6 +210,7 @@ def test_traffic_for_others_passes_unseen_and_unbuffered(regular: Mitmdump) -> N
 # --- upstream, several at once ---
 
 
+@pytest.mark.proxy
 def test_upstream_mode(server: LlamaServer, tmp_path: Path) -> None:
     """toki, then the proxy that one has to go through anyway, then the server."""
     with (
@@ -223,6 +226,7 @@ def test_upstream_mode(server: LlamaServer, tmp_path: Path) -> None:
         until(lambda: "client connect" in company.log)
 
 
+@pytest.mark.proxy
 def test_several_modes_and_servers_at_once(server: LlamaServer, tmp_path: Path) -> None:
     """Two servers, one of them by two ways. What toki knows of the one it does not believe of the other."""
     with start(tiny_model(), Flags(n_parallel=4, n_ctx=16384)) as other, contextlib.ExitStack() as stack:
@@ -273,6 +277,7 @@ def learn(proxy: Mitmdump, name: str, url: str) -> None:
 # --- TLS ---
 
 
+@pytest.mark.proxy
 def test_http2_over_tls_from_the_client(server: LlamaServer, tmp_path: Path) -> None:
     """By curl, which offers it first: mitmproxy takes a client's first offer, and httpx's is HTTP/1.1."""
     with mitmdump(port_of(server), tmp_path / "proxy") as proxy:
@@ -315,6 +320,7 @@ def test_tls_on_both_sides(server: LlamaServer, tmp_path: Path, trust: str) -> N
 # --- mitmweb, the console ---
 
 
+@pytest.mark.proxy
 def test_mitmweb_keeps_no_more_than_it_may(server: LlamaServer, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         web_port = free(stack)
@@ -336,6 +342,7 @@ def test_mitmweb_keeps_no_more_than_it_may(server: LlamaServer, tmp_path: Path) 
         assert 48 * 2**20 < sum(sizes) <= 64 * 2**20
 
 
+@pytest.mark.proxy
 def test_the_console(server: LlamaServer, tmp_path: Path) -> None:
     """mitmproxy itself, in a terminal."""
     near, far = pty.openpty()
@@ -383,6 +390,7 @@ def read_all(descriptor: int, into: bytearray) -> None:
 # --- transparent ---
 
 
+@pytest.mark.proxy
 @pytest.mark.skipif(os.geteuid() != 0 and os.environ.get("CI") != "true", reason="a network namespace needs root")
 def test_transparent_mode(tmp_path: Path) -> None:
     """In a network namespace of its own a client that knows nothing of a proxy asks the server's own port."""
