@@ -20,8 +20,6 @@ from tests.live.conftest import Llama
 
 from servers import free_port
 
-pytestmark = pytest.mark.proxy
-
 ROOT = Path(__file__).resolve().parents[2]
 OURS = re.compile(r'File ".*(addon/toki|scripts)/')  # a traceback through this project
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
