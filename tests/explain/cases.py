@@ -137,12 +137,14 @@ def message(given: str | Mapping[str, Any]) -> dict[str, Any]:
     content = expand(given.get("content", ""))
     found: dict[str, Any] = {"role": given["role"], "content": content}
     if "images" in given:
-        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-        found["content"] = [{"type": "text", "text": content}, *[image] * given["images"]]
+        names = given["images"] if isinstance(given["images"], list) else ["AAAA"] * given["images"]
+        urls = [f"data:image/png;base64,{name}" for name in names]
+        images = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        found["content"] = [{"type": "text", "text": content}, *images]
     if "reasoning" in given:
         found["reasoning_content"] = expand(given["reasoning"])
     if "calls" in given:
-        calls = [call.partition(" ") for call in given["calls"]]
+        calls = [expand(call).partition(" ") for call in given["calls"]]
         found["tool_calls"] = [
             {"id": f"c{n}", "type": "function", "function": {"name": name, "arguments": arguments}}
             for n, (name, _, arguments) in enumerate(calls)

@@ -12,17 +12,19 @@ from tests.explain.cases import play
 from toki.inspect.explain import Tally
 
 CASES = load()
+NEAR = 0.1  # share of the tokens written down; they are worked out from characters
 
 
 def found(tally: Tally, expected: dict[str, Any]) -> dict[str, Any]:
     """A cause in the terms of what was expected."""
-    block = tally.first.block
+    block, tokens = tally.first.block, expected.get("tokens")
     known = {
         "class": str(tally.cause),
         "part": str(block.part) if block is not None else None,
         "message": block.message if block is not None else None,
         "recurring": tally.last.recurring,
         "remedy": str(tally.last.remedy),
+        "tokens": tokens if tokens == pytest.approx(tally.tokens, abs=NEAR * (tokens or 0)) else tally.tokens,
     }
     return {name: known[name] for name in expected}
 

@@ -48,13 +48,15 @@ class Place:
     """What stands where two texts part, in the old and in the new one; None: the template's own. `thought`: the message
     whose reasoning the template wrote there in the old text, and leaves out in the new one. `gone`: the passage of the
     old text behind which it goes on as the new one does there; "" where it does not. `later`: whether that passage
-    stands further behind in the new text."""
+    stands further behind in the new text. `tools`: whether the tools come next in the old text, and later in the new
+    one."""
 
     was: Span | None
     now: Span | None
     thought: int | None = None
     gone: str = ""
     later: bool = False
+    tools: bool = False
 
     @property
     def block(self) -> Block | None:
@@ -82,6 +84,8 @@ def classify(old: Outline, new: Outline, at: Place | None) -> Change:
         return Change(Cause.REMINDER_MOVED if at.later else Cause.WINDOW_SLIDE, Block(Part.PROMPT))
     if at is not None and at.thought is not None:
         return Change(Cause.REASONING_DROPPED, old.block(at.thought), TEMPLATE_DROPS)
+    if first is None and at is not None and at.tools:
+        return Change(Cause.TOOLS_MOVED, Block(Part.TEMPLATE))
     if first is None:
         return _tools(old.tools, new.tools) or Change(Cause.EDITED, block or Block(Part.TEMPLATE))
     return _message(old, new, first)
@@ -115,16 +119,17 @@ def _tools(old: tuple[Tool, ...], new: tuple[Tool, ...]) -> Change | None:
     block = Block(Part.TOOLS)
     if [tool.written for tool in old] == [tool.written for tool in new]:
         return None
-    if [tool.sorted for tool in old] == [tool.sorted for tool in new]:
-        return Change(Cause.KEY_ORDER, block)
     names, new_names = {tool.name for tool in old}, {tool.name for tool in new}
-    if names == new_names and sorted(tool.sorted for tool in old) == sorted(tool.sorted for tool in new):
+    was_sorted, now_sorted = [tool.sorted for tool in old], [tool.sorted for tool in new]
+    if names == new_names and was_sorted != now_sorted and sorted(was_sorted) == sorted(now_sorted):
         return Change(Cause.TOOLS_REORDERED, block)
     for number in range(max(len(old), len(new))):
         was = old[number] if number < len(old) else None
         now = new[number] if number < len(new) else None
         if was is not None and now is not None and was.sorted == now.sorted:
-            continue
+            if was.written == now.written:
+                continue
+            return Change(Cause.KEY_ORDER, block)
         if now is not None and now.name not in names:
             return Change(Cause.TOOL_ADDED, block)
         if was is not None and was.name not in new_names:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from toki.engine.tokens import Tokens
 from toki.inspect.changes import RESENT_MESSAGES
@@ -36,6 +37,8 @@ WORDS = 20  # characters from which a passage is known again
 OVERHEAD = 400  # bytes of a message beside its text
 PROBE = 80  # characters by which a text that goes on is known again
 AROUND = 120  # characters of text on either side of a difference
+
+Stretches = tuple[tuple[int, int], ...]  # from and to, counted from the first difference on
 
 
 @dataclass(frozen=True)
@@ -89,9 +92,9 @@ class Comparison:
     """A prompt and the earlier ones. Lengths in tokens.
 
     `against`: the earlier prompt of the same conversation, or the nearest of another; `shared` with that one, None
-    where tokens can't be had; `continues`: it goes on from there, nothing was changed. `change`, with `again` tokens
-    behind it that both have; None where there is nothing to find. `longest`: the longest prefix in common with any
-    earlier prompt, that of request `longest_key`.
+    where tokens can't be had; `continues`: it goes on from there, nothing was changed. `change`: what became of it,
+    None where there is nothing to find; `again`: the stretches of tokens behind the difference that both have.
+    `longest`: the longest prefix in common with any earlier prompt, that of request `longest_key`.
     """
 
     prompt: Prompt
@@ -101,7 +104,7 @@ class Comparison:
     shared: int | None = None
     continues: bool = False
     change: Change | None = None
-    again: int = 0
+    again: Stretches = ()
     diff: Diff | None = None
     longest: int = 0
     longest_key: int | None = None
@@ -125,11 +128,13 @@ def compare(prompt: Prompt, earlier: Sequence[Remembered]) -> Comparison:
     continues = _continues(prompt, old, shared)
     at = None if continues else _difference(prompt, old)
     kin = _kin(prompt.outline, old.outline)
-    again = _again(prompt, old, at) if kin and not continues else 0
+    again = _again(prompt, old, at) if kin and not continues else ()
+    per_char = _density(prompt, at, shared)
     change = classify(old.outline, prompt.outline, None if at is None else _place(prompt, old, at)) if again else None
-    block = change.block if change is not None and again * prompt.tokens_per_char >= LEAST else None
+    characters = total(again)
+    block = change.block if change is not None and characters * per_char >= LEAST else None
     within = block is not None and block.part not in (Part.SYSTEM, Part.TOOLS)
-    same = continues or within or _same_talk(prompt, old, again)
+    same = continues or within or _same_talk(prompt, old, characters)
     return Comparison(
         prompt,
         found.conversation if same else prompt.key,
@@ -138,11 +143,23 @@ def compare(prompt: Prompt, earlier: Sequence[Remembered]) -> Comparison:
         shared if prompt.tokens is not None and old.tokens is not None else None,
         continues,
         change,
-        round(again * prompt.tokens_per_char),
+        tuple((round(start * per_char), round(end * per_char)) for start, end in again),
         _diff(prompt, old, at, shared) if change is not None and at is not None else None,
         longest,
         longest_key if longest else None,
     )
+
+
+def total(stretches: Stretches, beyond: int = 0) -> int:
+    """The length of all stretches together, from place `beyond` on."""
+    return sum(max(0, end - max(start, beyond)) for start, end in stretches)
+
+
+def _density(new: Prompt, at: int | None, shared: int) -> float:
+    """Tokens per character behind the first difference."""
+    if at is None or new.tokens is None or at >= len(new.text):
+        return new.tokens_per_char
+    return (len(new.tokens) - shared) / (len(new.text) - at)
 
 
 def _shared(new: Prompt, old: Prompt) -> int:
@@ -193,22 +210,34 @@ def _kin(new: Outline, old: Outline) -> bool:
     return sum(n * len(line) for line, n in (lines & others).items()) >= KIN * longer
 
 
-def _again(new: Prompt, old: Prompt, at: int | None) -> int:
-    """Characters behind the first difference that both prompts have there."""
+def _again(new: Prompt, old: Prompt, at: int | None) -> Stretches:
+    """What both prompts have behind their first difference: its place in the new one, in characters."""
     if at is None:
         pairs = zip(new.outline.messages, old.outline.messages, strict=False)
         number = next((number for number, (now, was) in enumerate(pairs) if now != was), None)
         if number is None:
-            return 0
+            return ()
         kept: Counter[object] = Counter(old.outline.messages[number:])
-        return sum(one.size for one in new.outline.messages[number:] if _take(kept, one))
+        same = sum(one.size for one in new.outline.messages[number:] if _take(kept, one))
+        return ((0, same),) if same else ()
     left: Counter[object] = Counter(span.key for span in old.spans if span.end > at)
-    latest = len(new.outline.messages) - 1
+    between = {(one.key, two.key): old.text[one.end : two.start] for one, two in pairwise(old.spans)}
     behind = [span for span in new.spans if span.end > at]
-    total = sum(span.end - max(span.start, at) for span in behind if _take(left, span.key))
-    if behind and behind[0].key not in {span.key for span in old.spans} and behind[0].block.message != latest:
-        total += _rest(new, old, at, behind[0])
-    return total
+    found = []
+    before: tuple[object, int] | None = None  # what both have just before: its key in the old one, its end in the new
+    for place, span in enumerate(behind):
+        start, key = max(span.start, at), span.key
+        if not _take(left, key):
+            rest = _rest(new, old, at, span) if not place else None
+            before = None if rest is None else (rest[0], span.end)
+            if rest is not None:
+                found.append((span.end - at - rest[1], span.end - at))
+            continue
+        if before is not None and between.get((before[0], key)) == new.text[before[1] : span.start]:
+            start = before[1]
+        found.append((start - at, span.end - at))
+        before = key, span.end
+    return tuple(found)
 
 
 def _take(left: Counter[object], key: object) -> bool:
@@ -219,12 +248,15 @@ def _take(left: Counter[object], key: object) -> bool:
     return True
 
 
-def _rest(new: Prompt, old: Prompt, at: int, span: Span) -> int:
-    """Characters at the end of the passage in which the difference lies that the old one ends with too."""
+def _rest(new: Prompt, old: Prompt, at: int, span: Span) -> tuple[object, int] | None:
+    """The old passage in which the difference lies, and how many characters at its end are those of the new one."""
     other = next((one for one in old.spans if one.end >= at), None)
     if other is None or other.block.part is not span.block.part:
-        return 0
-    return common_suffix(new.text[max(at, span.start) : span.end], old.text[at : other.end])
+        return None
+    if span.block.message == len(new.outline.messages) - 1 or span.key in {one.key for one in old.spans}:
+        return None
+    rest = common_suffix(new.text[max(at, span.start) : span.end], old.text[at : other.end])
+    return (other.key, rest) if rest else None
 
 
 def _span_at(prompt: Prompt, at: int) -> Span | None:
@@ -243,7 +275,12 @@ def _place(new: Prompt, old: Prompt, at: int) -> Place:
         _thought(new, old, at),
         gone,
         len(gone.strip()) >= WORDS and gone in new.text[at:],
+        _next_part(old, at) is Part.TOOLS and _next_part(new, at) not in (None, Part.TOOLS),
     )
+
+
+def _next_part(prompt: Prompt, at: int) -> Part | None:
+    return next((one.block.part for one in prompt.spans if at < one.end), None)
 
 
 def _thought(new: Prompt, old: Prompt, at: int) -> int | None:

@@ -18,6 +18,9 @@ from toki.inspect.comparison import LEAST
 from toki.inspect.comparison import SLACK
 from toki.inspect.comparison import Comparison
 from toki.inspect.comparison import Remembered
+from toki.inspect.comparison import Stretches
+from toki.inspect.comparison import total
+from toki.inspect.finding import ONE_SLOT
 from toki.inspect.finding import REMEDIES
 from toki.inspect.finding import TEMPLATE_DROPS
 from toki.inspect.finding import Block
@@ -161,7 +164,7 @@ class Explainer:
         found = []
         if change is not None and against is not None:
             shared = reused if comparison.shared is None else comparison.shared
-            tokens = min(again - max(0, reused - shared), length - max(shared, reused))
+            tokens = min(total(again, reused - shared), length - max(shared, reused))
             if tokens >= least:
                 found.append(self._note(change, tokens, against.key, believed, comparison))
         owner = self._past.get(comparison.longest_key) if comparison.longest_key is not None else None
@@ -170,10 +173,12 @@ class Explainer:
             cause, detail = why_lost(
                 comparison.longest, reused, owner, now, believed, self._past, changed is not None, predicted
             )
-            found.append(self._note(Change(cause, None), lost, owner.key, believed, comparison, detail))
+            single = believed is not None and believed.rules.n_slots == 1 and cause is Cause.SLOT_TAKEN
+            change = Change(cause, None, ONE_SLOT if single else None)
+            found.append(self._note(change, lost, owner.key, believed, comparison, detail))
         return found
 
-    def _reply(self, comparison: Comparison, reused: int) -> tuple[Change, int] | None:
+    def _reply(self, comparison: Comparison, reused: int) -> tuple[Change, Stretches] | None:
         """The answer to the last prompt came back other than it was generated, so that nothing of it was reused."""
         against, prompt = comparison.against, comparison.prompt
         before = self._past.get(against.key) if against is not None else None
@@ -187,9 +192,9 @@ class Explainer:
             return None
         back = round((len(messages[0].content) + len(messages[0].calls)) * prompt.tokens_per_char)
         if back >= SHORTER * generated:
-            return Change(Cause.REPLY_CHANGED, Block(Part.REPLY)), back
+            return Change(Cause.REPLY_CHANGED, Block(Part.REPLY)), ((0, back),)
         remedy = TEMPLATE_DROPS if messages[0].reasoning else None
-        return Change(Cause.REASONING_DROPPED, Block(Part.REPLY), remedy), back
+        return Change(Cause.REASONING_DROPPED, Block(Part.REPLY), remedy), ((0, back),)
 
     def _note(
         self,

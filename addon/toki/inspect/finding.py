@@ -34,6 +34,7 @@ class Cause(StrEnum):
     COMPACTION = "compaction"
     SYSTEM_HOISTED = "system-hoisted"
     TEMPLATE_ARGUMENTS = "template-arguments"
+    TOOLS_MOVED = "tools-moved"
     REPLY_CHANGED = "reply-changed"
     EDITED = "edited"
     REWRITTEN = "rewritten"
@@ -171,6 +172,7 @@ WHAT = {
     Cause.COMPACTION: "a compaction, other from {} on",
     Cause.SYSTEM_HOISTED: "a later system message was moved into {}",
     Cause.TEMPLATE_ARGUMENTS: "other arguments for the chat template, seen in {}",
+    Cause.TOOLS_MOVED: "the template writes the tools before the latest question, so that they move at each turn",
     Cause.REPLY_CHANGED: "{} came back other than it was generated",
     Cause.EDITED: "{} was edited",
     Cause.REWRITTEN: "{} is rewritten again and again",
@@ -207,6 +209,7 @@ REMEDIES = {
     Cause.COMPACTION: (Remedy.NOTHING, "nothing to do: the history is another one now"),
     Cause.SYSTEM_HOISTED: (Remedy.REWRITE, "fold it into the user message before it, where it stands"),
     Cause.TEMPLATE_ARGUMENTS: (Remedy.CLIENT, "keep the template's arguments for the whole conversation"),
+    Cause.TOOLS_MOVED: (Remedy.SERVER, "give the server a template with the tools at the head (--chat-template-file)"),
     Cause.REPLY_CHANGED: (Remedy.NOTHING, "nothing to do"),
     Cause.EDITED: (Remedy.NOTHING, "nothing to do"),
     Cause.REWRITTEN: (Remedy.REWRITE, "freeze it, or move it to the end of the prompt"),
@@ -223,6 +226,7 @@ REMEDIES = {
 
 # Where the remedy depends on more than the cause.
 TEMPLATE_DROPS = (Remedy.SERVER, "let the template keep it: --reasoning-preserve where the server has it")
+ONE_SLOT = (Remedy.SERVER, "give the server a second slot (-np 2), or room for it in the RAM cache (--cache-ram)")
 RESENT = (Remedy.SLOT, "let toki choose the slot, so that the conversation keeps its own")
 
 
