@@ -191,9 +191,9 @@ REMEDIES = {
     Cause.CLOCK: (Remedy.REWRITE, "freeze it, make it coarser, or move it to the end of the prompt"),
     Cause.COUNTER: (Remedy.REWRITE, "freeze it or move it to the end of the prompt"),
     Cause.ID: (Remedy.REWRITE, "take it out or move it to the end of the prompt"),
-    Cause.ATTRIBUTION: (
+    Cause.ATTRIBUTION: (  # anthropics/claude-code#24168, ollama#14918; llama-server masks it since llama.cpp#21793
         Remedy.CLIENT,
-        "set CLAUDE_CODE_ATTRIBUTION_HEADER=0 in Claude Code's settings, or use a llama-server that masks the line",
+        "set CLAUDE_CODE_ATTRIBUTION_HEADER to 0 in settings.json's env, or use a llama-server that masks the line",
     ),
     Cause.KEY_ORDER: (Remedy.REWRITE, "write the keys in one order"),
     Cause.TOOL_ADDED: (Remedy.CLIENT, "connect all tools before the conversation starts, and append new ones"),
