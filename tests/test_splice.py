@@ -43,6 +43,18 @@ def test_the_keys_follow_the_first_brace(content: bytes, expected: bytes) -> Non
     assert leaves(content) == expected
 
 
+@pytest.mark.parametrize(
+    ("slot", "cache_prompt", "content", "expected"),
+    [
+        (None, False, PLAIN, b'{"cache_prompt":false,"prompt":"x"}'),
+        (0, False, PLAIN, b'{"id_slot":0,"cache_prompt":false,"prompt":"x"}'),
+        (None, False, b'{"cache_prompt":true}', b'{"cache_prompt":true}'),
+    ],
+)
+def test_the_cache_can_be_left_out(slot: int | None, cache_prompt: bool, content: bytes, expected: bytes) -> None:
+    assert steer(content, parse(content, None), slot, cache_prompt=cache_prompt) == expected
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "null", '"1"', "[1]", "{}", "true", "1.5", "1e400"])
 def test_the_clients_own_slot_in_any_form_is_its_choice(value: str) -> None:
     content = b'{"prompt":"x","id_slot":%s}' % value.encode()

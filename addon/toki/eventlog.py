@@ -72,7 +72,7 @@ LOG = "toki events"
 FORMAT = 1  # to be raised where an older reader would be wrong
 LARGEST = 1 << 30  # bytes of a file, beyond which nothing more is logged
 # Fields that are not logged as they are, or, where the engine never reads them, not at all: `model`, `reply_text`.
-HIDDEN = {"ask", "fixed", "head", "ids", "lora", "model", "reply_text", "tokens", "unknown", "vector"}
+HIDDEN = {"ask", "fixed", "head", "ids", "lora", "model", "owner", "reply_text", "tokens", "unknown", "vector"}
 WAITING = 10_000  # events that wait for the disk at most
 SHELF_LISTS = 256
 SHELF_TOKENS = 4 << 20  # 16 MiB
@@ -220,7 +220,7 @@ class Scribe:
     def _ask(self, engine: int, key: int, ask: Ask) -> Json:
         self._texts.setdefault((engine, key), set()).update((ask.fixed, ask.unknown))
         told: Json = _plain(ask)
-        for name in ("unknown", "fixed", "lora"):
+        for name in ("unknown", "fixed", "lora", "owner"):
             told[name] = self._disguise.text(getattr(ask, name))
         if ask.head is not None:
             told["head"] = self._shelf.pack(Tokens.of(self._disguise.tokens(ask.head.ids)[0]))

@@ -71,8 +71,9 @@ def parse(content: bytes, content_encoding: str | None) -> dict[str, Any]:
     return body
 
 
-def steer(content: bytes, body: Mapping[str, Any], id_slot: int) -> bytes:
-    """`content` with `"id_slot":id_slot,` right after its first brace, and `"cache_prompt":true,` unless it has one.
+def steer(content: bytes, body: Mapping[str, Any], id_slot: int | None, *, cache_prompt: bool = True) -> bytes:
+    """`content` with `"id_slot":id_slot,` (unless None) right after its first brace, and `"cache_prompt":true,` or
+    `false,` unless it has one.
 
     `body` is what `parse` made of `content`. Raises Unsteerable for an empty object, and where the client chose a slot
     itself (a later key of the same name would win).
@@ -81,9 +82,9 @@ def steer(content: bytes, body: Mapping[str, Any], id_slot: int) -> bytes:
         raise Unsteerable("the body is an empty object")
     if "id_slot" in body:
         raise Unsteerable("the client chose a slot")
-    keys = b'"id_slot":%d,' % id_slot
+    keys = b"" if id_slot is None else b'"id_slot":%d,' % id_slot
     if "cache_prompt" not in body:
-        keys += b'"cache_prompt":true,'
+        keys += b'"cache_prompt":true,' if cache_prompt else b'"cache_prompt":false,'
     after_brace = content.index(b"{") + 1  # only white space can stand before it
     return content[:after_brace] + keys + content[after_brace:]
 

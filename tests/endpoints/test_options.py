@@ -125,6 +125,8 @@ def test_equal_adapter_sets_have_one_name(lora: object, canonical: str) -> None:
 def test_cache_prompt(value: object, cached: bool) -> None:
     found = asked(cache_prompt=value)
     assert found.cache_prompt is cached
+    assert found.chose_cache
+    assert not asked().chose_cache
     assert found.fixed == ""
 
 

@@ -27,6 +27,7 @@ IDS = st.builds(
     st.lists(st.integers(0, 2), max_size=6),
 )
 LORA = st.sampled_from(["", "", "", "a", "b"])
+OWNERS = st.sampled_from(["", "", "", "me", "you"])
 
 
 class Plain:
@@ -34,12 +35,12 @@ class Plain:
 
     def __init__(self, capacity: int) -> None:
         self.contents = Contents(capacity)
-        self.lists: dict[int, tuple[list[int], str]] = {}
+        self.lists: dict[int, tuple[list[int], str, str]] = {}
 
-    def add(self, ids: list[int], lora: str = "") -> int:
-        place = self.contents.add(Tokens.of(ids), lora)
-        assert self.lists.get(place, (ids, lora)) == (ids, lora)
-        self.lists[place] = (ids, lora)
+    def add(self, ids: list[int], lora: str = "", owner: str = "") -> int:
+        place = self.contents.add(Tokens.of(ids), lora, owner=owner)
+        assert self.lists.get(place, (ids, lora, owner)) == (ids, lora, owner)
+        self.lists[place] = (ids, lora, owner)
         return place
 
     def keep(self, places: Sequence[int]) -> None:
@@ -50,14 +51,14 @@ class Plain:
         return common_prefix(self.lists[a][0], self.lists[b][0])
 
     def alike(self, a: int, b: int) -> bool:
-        return self.lists[a][1] == self.lists[b][1]
+        return self.lists[a][1:] == self.lists[b][1:]
 
     def check(self) -> None:
         contents = self.contents
         assert len(contents) == len(self.lists)
-        for a, (ids, lora) in self.lists.items():
+        for a, (ids, lora, owner) in self.lists.items():
             assert contents[a].ids.tolist() == ids
-            assert contents.lora(a) == lora
+            assert (contents.lora(a), contents.owner(a)) == (lora, owner)
             for b in self.lists:
                 assert contents.lcp(a, b) == self.shared(a, b)
             row = contents.row(a)
@@ -65,10 +66,11 @@ class Plain:
             assert [int(row[b]) for b in self.lists] == [self.shared(a, b) * self.alike(a, b) for b in self.lists]
 
 
-STEPS = st.lists(st.tuples(IDS, LORA) | st.lists(st.integers(0, 30), max_size=8), max_size=20)
+Step = tuple[list[int], str, str] | list[int]  # a list to add, or the places to keep
+STEPS = st.lists(st.tuples(IDS, LORA, OWNERS) | st.lists(st.integers(0, 30), max_size=8), max_size=20)
 
 
-def build(steps: Sequence[tuple[list[int], str] | list[int]]) -> Plain:
+def build(steps: Sequence[Step]) -> Plain:
     plain = Plain(2)
     for step in steps:
         if isinstance(step, tuple):
@@ -81,24 +83,24 @@ def build(steps: Sequence[tuple[list[int], str] | list[int]]) -> Plain:
 
 @examples(60)
 @given(STEPS)
-def test_common_prefixes_are_those_of_a_loop(steps: list[tuple[list[int], str] | list[int]]) -> None:
+def test_common_prefixes_are_those_of_a_loop(steps: list[Step]) -> None:
     build(steps).check()
 
 
 @examples(60)
-@given(STEPS, IDS, LORA)
-def test_nearest_shares_most(steps: list[tuple[list[int], str] | list[int]], ids: list[int], lora: str) -> None:
+@given(STEPS, IDS, LORA, OWNERS)
+def test_nearest_shares_most(steps: list[Step], ids: list[int], lora: str, owner: str) -> None:
     plain = build(steps)
-    lists = {place: theirs for place, (theirs, _) in plain.lists.items()}
-    place, shared = plain.contents.nearest(Tokens.of(ids), lora)
+    lists = {place: theirs for place, (theirs, _, _) in plain.lists.items()}
+    place, shared = plain.contents.nearest(Tokens.of(ids), lora, owner)
     if place is None:
         assert (lists, shared) == ({}, 0)
         return
     assert shared == common_prefix(lists[place], ids) == max(common_prefix(theirs, ids) for theirs in lists.values())
     if ids in lists.values():
         assert lists[place] == ids
-    if (ids, lora) in plain.lists.values():
-        assert plain.lists[place] == (ids, lora)
+    if (ids, lora, owner) in plain.lists.values():
+        assert plain.lists[place] == (ids, lora, owner)
 
 
 def test_a_known_list_keeps_its_place() -> None:
@@ -107,7 +109,28 @@ def test_a_known_list_keeps_its_place() -> None:
     assert contents.add(Tokens.of([1, 2, 3])) == place
     assert contents.add(Tokens.of([1, 2])) != place
     assert contents.add(Tokens.of([1, 2, 3]), lora="a") != place
-    assert len(contents) == 3
+    assert contents.add(Tokens.of([1, 2, 3]), owner="me") != place
+    assert len(contents) == 4
+
+
+def test_what_continues_a_list_is_of_its_adapters_and_its_owner() -> None:
+    contents = Contents()
+    place = contents.add(Tokens.of([1, 2]), "a", owner="me")
+    assert contents.add_like(place, Tokens.of([1, 2, 3])) == contents.add(Tokens.of([1, 2, 3]), "a", owner="me")
+
+
+def test_where_owners_are_kept_apart_what_is_not_known_is_no_ones() -> None:
+    contents = Contents()
+    unknown = contents.hold(UNKNOWN, 0, 9)
+    anyones, mine, yours = (
+        contents.hold(contents.add(Tokens.of([1, 2]), owner=owner), 2, 2) for owner in ("", "me", "you")
+    )
+    assert contents.alike(unknown, anyones)
+    assert contents.alike(unknown, unknown)
+    assert not contents.alike(unknown, mine)
+    assert not contents.alike(mine, unknown)
+    assert not contents.alike(mine, yours)
+    assert contents.alike(mine, mine)
 
 
 def test_where_an_image_stands_other_ones_may_share_its_frame() -> None:
@@ -190,8 +213,8 @@ def may_follow(plain: Plain, held: Held, prompt: Held) -> tuple[int, int, int]:
     most = min(held.length, prompt.length)
     if held.place == UNKNOWN:
         return 0, 0, most
-    known, _ = plain.lists[held.place]
-    wanted, _ = plain.lists[prompt.place]
+    known = plain.lists[held.place][0]
+    wanted = plain.lists[prompt.place][0]
     low = likely = high = 0
     certain = True
     for n in range(most):
@@ -209,10 +232,8 @@ def may_follow(plain: Plain, held: Held, prompt: Held) -> tuple[int, int, int]:
 
 @examples(60)
 @given(STEPS, st.lists(HOLDS, min_size=1, max_size=5), st.integers(0, 30))
-def test_spans_and_likely_prefixes(
-    steps: list[tuple[list[int], str] | list[int]], drawn: list[tuple[int, int, int]], which: int
-) -> None:
-    plain = build([*steps, ([1, 1], "")])
+def test_spans_and_likely_prefixes(steps: list[Step], drawn: list[tuple[int, int, int]], which: int) -> None:
+    plain = build([*steps, ([1, 1], "", "")])
     places = list(plain.lists)
     holds = [hold(plain, one) for one in drawn]
     prompts = [ask(plain, places[(which + n) % len(places)]) for n in range(3)]
@@ -223,9 +244,10 @@ def test_spans_and_likely_prefixes(
             expected = Span(*may_follow(plain, held, prompt))
             assert plain.contents.span(held, prompt) == expected
             assert table[row, column] == expected.likely
-            apart = held.place != UNKNOWN and not plain.alike(held.place, prompt.place)
-            assert plain.contents.alike(held, prompt) is not apart
-            assert alike[row, column] == (0 if apart else expected.likely)
+            unknown = held.place == UNKNOWN
+            kin = not plain.lists[prompt.place][2] if unknown else plain.alike(held.place, prompt.place)
+            assert plain.contents.alike(held, prompt) is kin
+            assert alike[row, column] == (expected.likely if kin else 0)
 
 
 def starts_with(plain: Plain, longer: Held, shorter: Held) -> bool:
@@ -238,10 +260,8 @@ def starts_with(plain: Plain, longer: Held, shorter: Held) -> bool:
 
 @examples(60)
 @given(STEPS, HOLDS, st.lists(HOLDS, max_size=5))
-def test_related_contents(
-    steps: list[tuple[list[int], str] | list[int]], one: tuple[int, int, int], drawn: list[tuple[int, int, int]]
-) -> None:
-    plain = build([*steps, ([1, 1], "")])
+def test_related_contents(steps: list[Step], one: tuple[int, int, int], drawn: list[tuple[int, int, int]]) -> None:
+    plain = build([*steps, ([1, 1], "", "")])
     held = hold(plain, one)
     others = [other for other in (hold(plain, each) for each in drawn) if other.length]
     keeper, parts = plain.contents.related(held, others)

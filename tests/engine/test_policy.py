@@ -281,3 +281,85 @@ def test_what_is_larger_than_the_ram_cache_is_cut_to_fit() -> None:
     assert [primer.prompt.length for primer in best.plan.primers] == [1000]
     assert best.plan.primers[0].id_slot == number
     assert [entry.length for entry in best.after.ram] == [1000]
+
+
+class Shared:
+    """A server whose slots, the last one first, hold what several owners left; the one who asks is "me"."""
+
+    def __init__(self, rules: Rules, left: Sequence[tuple[str, list[int]]]) -> None:
+        self.contents = Contents()
+        self.shadow = Shadow(rules, self.contents)
+        for key, (owner, ids) in enumerate(left):
+            self.shadow.launch(Wish(key, self.hold(owner, ids), rules.n_slots - 1 - key % rules.n_slots))
+            self.shadow.finish(key, 1)
+
+    def hold(self, owner: str, ids: list[int]) -> Held:
+        return self.contents.hold(self.contents.add(Tokens.of(ids), owner=owner), len(ids), len(ids))
+
+    def options(
+        self, ids: list[int], slots: Sequence[int] = (), *, uncached: bool = True, honours_slot: bool = True
+    ) -> list[Priced]:
+        wish = Wish(99, self.hold("me", ids))
+        returns = Returns(self.shadow, [])
+        swaps = slots if self.shadow.rules.ram else ()
+        return options(
+            self.shadow, wish, returns, Prices(), pins=slots, swaps=swaps, primers=True, honours_slot=honours_slot,
+            uncached=uncached,
+        )  # fmt: skip
+
+
+SPLIT = Rules(n_slots=2, ram=0)
+SECRET, OWN = list(range(100)), list(range(20))
+
+
+def test_passing_is_left_out_where_it_would_show_what_another_left() -> None:
+    server = Shared(SPLIT, [("you", SECRET)])
+    (only,) = server.options([*SECRET, 7])
+    assert only.plan == Plan(Action.ISOLATED, None, None, cache_prompt=False)
+    assert (only.launch.slot, only.launch.reuse) == (1, Span(0, 0, 0))
+    assert only.option.now == 101
+    assert only.option.why == "by itself the server would take 100 tokens that another key's request left"
+
+
+def test_a_slot_of_ones_own_is_better_than_no_cache() -> None:
+    server = Shared(SPLIT, [("you", SECRET), ("me", [*OWN, 500])])
+    best = cheapest(server.options([*SECRET, 7], [0]), 0)
+    assert (best.plan.action, best.launch.slot, best.launch.reuse) == (Action.PINNED, 0, Span(20, 20, 20))
+    assert not best.launch.foreign
+
+
+def test_no_plan_leads_to_what_another_left() -> None:
+    """Not even where the caller allows its slot."""
+    server = Shared(SPLIT, [("you", SECRET), ("me", [*OWN, 500])])
+    assert [one.plan.action for one in server.options([*SECRET, 7], [0, 1])] == [Action.ISOLATED, Action.PINNED]
+
+
+def test_what_cannot_be_helped_passes() -> None:
+    """The client says itself that the cache is used, or the endpoint does not hear that it should not be."""
+    server = Shared(SPLIT, [("you", SECRET)])
+    (only,) = server.options([*SECRET, 7], uncached=False)
+    assert only.plan.action is Action.PASSED
+    assert only.launch.foreign
+
+
+def test_where_no_key_is_heard_a_primer_leads_elsewhere() -> None:
+    server = Shared(SPLIT, [("you", SECRET), ("me", [*OWN, 500])])
+    (only,) = server.options([*SECRET, 7], [0], uncached=False, honours_slot=False)
+    assert (only.plan.action, only.launch.slot, only.launch.reuse.low) == (Action.PRIMED, 0, 100)
+
+
+@pytest.mark.parametrize("ram", [0, UNLIMITED])
+def test_ones_own_passes_as_ever(ram: int) -> None:
+    server = Shared(replace(SPLIT, ram=ram), [("me", SECRET), ("you", list(range(300, 400)))])
+    passing = server.options([*SECRET, 7])[0]
+    assert passing.plan.action is Action.PASSED
+    assert passing.launch.reuse == Span(100, 100, 100)
+    assert not passing.launch.foreign
+
+
+def test_what_another_left_in_the_ram_cache_is_not_fetched() -> None:
+    rules = Rules(n_slots=1, ram=UNLIMITED)
+    server = Shared(rules, [("you", SECRET), ("me", [500] * 30)])
+    found = server.options([*SECRET, 7], [0])
+    assert all(one.launch.reuse.high == 0 for one in found)
+    assert found[0].plan.action is Action.ISOLATED

@@ -52,6 +52,7 @@ def question(
         fixed=fixed,
         client_slot=_client_slot(body.get("id_slot")),
         cache_prompt=body.get("cache_prompt") is not False,
+        chose_cache="cache_prompt" in body,
         children=children,
         prompts=prompts,
         max_tokens=_max_tokens(body),

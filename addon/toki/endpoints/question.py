@@ -81,6 +81,7 @@ class Question:
     honours_slot: bool = True  # the endpoint passes `id_slot` on to the task
     client_slot: int | None = None  # the client's own id_slot as a server that honours it reads it; None: automatic
     cache_prompt: bool = True
+    chose_cache: bool = False  # the body says whether the cache is used
     children: int = 0  # copies beside the first completion (n - 1)
     prompts: int = 1  # a list of prompts becomes that many tasks
     max_tokens: int | None = None  # None: unlimited or not said

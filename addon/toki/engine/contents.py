@@ -52,14 +52,15 @@ class Contents:
         self._length = np.zeros(capacity, np.int64)
         self._lcp = np.zeros((capacity, capacity), np.int32)
         self._used = np.zeros(capacity, np.bool_)
-        self._sets: dict[str, int] = {}  # the sets of adapters, numbered
+        self._sets: dict[tuple[str, str], int] = {}  # adapters and owners of the lists, numbered
+        self._made: dict[int, tuple[str, str]] = {}  # the same by number
         self._set = np.zeros(capacity, np.int64)
         self._images: list[tuple[int, ...]] = [()] * capacity
         self._held: dict[tuple[int, int, int, Checkpoints], Held] = {}
 
     @property
     def _several(self) -> bool:
-        """Whether requests have named adapters."""
+        """Whether requests have named adapters, or have several owners."""
         return len(self._sets) > 1
 
     def __len__(self) -> int:
@@ -80,24 +81,25 @@ class Contents:
         return held
 
     def lcp(self, a: int, b: int) -> int:
-        """Exact number of equal leading tokens of the lists at two places, under whichever adapters."""
+        """Exact number of equal leading tokens of the lists at two places, whosever and under whichever adapters."""
         return int(self._lcp[a, b])
 
     def row(self, place: int) -> npt.NDArray[np.int32]:
-        """Common prefix of the list at `place` with every place whose KV is made under the same adapters: int32, shape
-        (capacity,); all others hold 0."""
+        """Common prefix of the list at `place` with every place of the same owner whose KV is made under the same
+        adapters: int32, shape (capacity,); all others hold 0."""
         row: npt.NDArray[np.int32] = self._lcp[place]
         return np.where(self._set == self._set[place], row, 0) if self._several else row
 
-    def add(self, tokens: Tokens, lora: str = "", images: tuple[int, ...] = ()) -> int:
+    def add(self, tokens: Tokens, lora: str = "", images: tuple[int, ...] = (), owner: str = "") -> int:
         """Keep a list and return its place; a list that is known already keeps its place.
 
-        The same tokens under different sets of adapters (`lora`) are two lists: their KV differs. The server compares
-        tokens only, and so does all here that does not say otherwise. `images`: how many tokens lie before each image
-        or sound.
+        The same tokens under different sets of adapters (`lora`) are two lists, since their KV differs; so are those of
+        different owners, who must not find what another one left. The server compares tokens only, and so does all here
+        that does not say otherwise. `images`: how many tokens lie before each image or sound.
         """
-        number = self._sets.setdefault(lora, max(self._sets.values(), default=-1) + 1)
-        nearest, shared = self.nearest(tokens, lora)
+        number = self._sets.setdefault((lora, owner), max(self._made, default=-1) + 1)
+        self._made[number] = lora, owner
+        nearest, shared = self.nearest(tokens, lora, owner)
         if nearest is not None and shared == len(tokens) == self._length[nearest] and self._set[nearest] == number:
             return nearest
         if nearest is not None:  # of a growing chat only the longest list is kept in memory
@@ -121,14 +123,26 @@ class Contents:
         self._used[place] = True
         return place
 
+    def add_like(self, place: int, tokens: Tokens, images: tuple[int, ...] = ()) -> int:
+        """Keep a list of the adapters and the owner of the one at `place`; see `add`."""
+        lora, owner = self._made[self._set[place]]
+        return self.add(tokens, lora, images, owner)
+
     def lora(self, place: int) -> str:
         """The set of adapters under which the list at `place` was made."""
-        number = self._set[place]
-        return next(lora for lora, known in self._sets.items() if known == number)
+        return self._made[self._set[place]][0]
+
+    def owner(self, place: int) -> str:
+        """Who left the list at `place`."""
+        return self._made[self._set[place]][1]
 
     def alike(self, one: Held, other: Held) -> bool:
-        """Whether both were made under the same adapters, as far as that is known."""
-        return UNKNOWN in (one.place, other.place) or bool(self._set[one.place] == self._set[other.place])
+        """Whether both were made under the same adapters and left by the same owner, as far as that is known. Where
+        owners are kept apart, what is not known is no one's."""
+        if UNKNOWN in (one.place, other.place):
+            known = one.place if other.place == UNKNOWN else other.place
+            return known == UNKNOWN or not self.owner(known)
+        return bool(self._set[one.place] == self._set[other.place])
 
     def images(self, place: int) -> tuple[int, ...]:
         """How many tokens of the list at `place` lie before each image or sound."""
@@ -138,9 +152,9 @@ class Contents:
         """Whether all of `held` is tokens of the vocabulary, which the server takes by their ids."""
         return not self._images[held.place] or held.length <= self._images[held.place][0]
 
-    def nearest(self, tokens: Tokens, lora: str = "") -> tuple[int | None, int]:
+    def nearest(self, tokens: Tokens, lora: str = "", owner: str = "") -> tuple[int | None, int]:
         """The place whose list shares most with `tokens`, and how much; (None, 0) where nothing is known. Of equal
-        lists the one that was made under the adapters `lora`.
+        lists the one that was made under the adapters `lora` and left by `owner`.
 
         Descends from list to list: only those that agree with the last one up to the fork, and go on with our token
         there, can share more.
@@ -162,7 +176,7 @@ class Contents:
             shared = tokens.common_prefix(self[best])
         if shared == len(tokens):  # prefer the list itself to one that merely starts with it
             same = used[(self._lcp[best, used] == shared) & (self._length[used] == shared)]
-            kin = same[self._set[same] == self._sets.get(lora)]
+            kin = same[self._set[same] == self._sets.get((lora, owner))]
             best = int(next(iter((*kin, *same)), best))
         return best, shared
 
@@ -179,7 +193,8 @@ class Contents:
             self._free.append(place)
         self._used &= wanted
         used = set(self._set[self._used].tolist())
-        self._sets = {lora: number for lora, number in self._sets.items() if number in used}
+        self._made = {number: made for number, made in self._made.items() if number in used}
+        self._sets = {made: number for number, made in self._made.items()}
         self._held = {key: held for key, held in self._held.items() if held.place != UNKNOWN and wanted[held.place]}
 
     def span(self, held: Held, prompt: Held) -> Span:
@@ -198,7 +213,7 @@ class Contents:
     def likely(self, held: Sequence[Held], prompts: Sequence[Held], *, alike: bool = False) -> npt.NDArray[np.int64]:
         """The likely common prefix of each of `prompts` with each of `held`: int64, shape (prompts, held).
 
-        `alike`: 0 where they were made under different adapters.
+        `alike`: 0 where they were made under different adapters, or left by different owners.
         """
         places = np.array([one.place for one in held], np.intp)
         lengths = np.array([one.length for one in held], np.int64)

@@ -36,6 +36,7 @@ class Action(StrEnum):
     PRIMED = "primed"
     FORKED = "forked"
     WAITED = "waited"
+    ISOLATED = "isolated"  # as it came but without the cache, which would show it what another key's request left
 
 
 class Outcome(StrEnum):
@@ -63,7 +64,8 @@ class Ask:
 
     `tokens` is the exact prompt as the server will see it, or None with the reason in `unknown`; `head` is then what is
     known of its beginning. Of an image or sound the tokens are made up: as many as it takes, of no vocabulary.
-    `fixed` says in plain words why the request must leave as it came ("" where it may be steered).
+    `fixed` says in plain words why the request must leave as it came ("" where it may be steered). `owner` stands for
+    the API key whose requests are kept apart from those of others ("" where none are).
     """
 
     endpoint: str
@@ -78,10 +80,12 @@ class Ask:
     honours_slot: bool = True  # the endpoint passes `id_slot` on to the task
     client_slot: int | None = None  # the client's own id_slot, as a server that honours it reads it
     cache_prompt: bool = True
+    chose_cache: bool = False  # the client itself says whether the cache is used
     children: int = 0  # n > 1: further copies that take slots of their own
     prompts: int = 1  # a list of prompts becomes that many tasks
     max_tokens: int | None = None
     lora: str = ""  # the adapter set, canonical; contents never match across sets
+    owner: str = ""  # nor across owners
     user_starts: tuple[int, ...] = ()  # of a chat: the tokens before each user message, ascending
     vector: npt.NDArray[np.float32] | None = field(default=None, compare=False)  # embedding of tokens, unit length
     semantic: bool = False  # `vector` comes from an embedding server; else it is the prefix embedding
@@ -152,6 +156,12 @@ class Decision:
     similarity: float | None
     reason: str
     options: tuple[Option, ...] = ()
+    cache_prompt: bool = True  # False: the server is told not to use its cache
+
+    @property
+    def steers(self) -> bool:
+        """Whether the body that leaves is not the client's own."""
+        return self.id_slot is not None or not self.cache_prompt
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,7 @@ class Plan:
     slot: int | None
     id_slot: int | None
     primers: tuple[Primer, ...] = ()  # the first is sent, then all is decided anew
+    cache_prompt: bool = True  # False: the server is told not to use its cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +184,12 @@ def options(
     primers: bool = False,
     honours_slot: bool = True,
     siblings: float = 0.0,
+    uncached: bool = False,
 ) -> list[Priced]:
     """Price passing the request on, and the ways to steer it that are worth a try; passing comes first.
+
+    No way to steer leads to what another owner left. Where passing does, it is left out if there is another way; that
+    without the cache, where a request may go so (`uncached`), then comes first.
 
     `pins` and `swaps`: slots that may be steered to. `primers`: toki may send requests of its own. A request to an
     endpoint that does not honour `id_slot` can be steered by a primer only. `siblings`: the chance that another prompt
@@ -211,7 +216,14 @@ def options(
     if primers and siblings and shadow.rules.window is not None:
         others = [one for one in priced if one is not None]
         priced.append(_planted(shadow, wish, returns, prices, others, [*pins, *swaps], honours_slot, siblings))
-    return [one for one in priced if one is not None]
+    passing, *steered = [one for one in priced if one is not None]
+    if not passing.launch.foreign or not shadow.contents.owner(wish.prompt.place):
+        return [passing, *steered]
+    plan = Plan(Action.ISOLATED, None, None, cache_prompt=False)
+    bare = _price(shadow, wish, returns, prices, plan) if uncached else None
+    kept_apart = [bare, *steered] if bare is not None else steered
+    why = f"by itself the server would take {passing.launch.reuse.likely:,} tokens that another key's request left"
+    return [replace(one, option=replace(one.option, why=why)) for one in kept_apart] or [passing]
 
 
 def _planted(
@@ -250,11 +262,15 @@ def _copies(shadow: Shadow, wish: Wish, swaps: Sequence[int], honours_slot: bool
     """Use a RAM entry without using it up. A load moves the entry out of RAM, and what the new prompt does not share
     is lost; but if a primer brings it back whole, the swap that follows saves it again before the prompt takes over.
     """
-    entry = max(shadow.ram, key=lambda one: wish.shares[one], default=None)
-    if entry is None or not swaps or wish.shares[entry] < WORTH_KEEPING or entry.place == UNKNOWN:
+    entries = list(shadow.ram)
+    if not entries or not swaps:
+        return []
+    shares = shadow.contents.likely(entries, [wish.prompt], alike=True)[0]
+    entry, shared = entries[int(shares.argmax())], int(shares.max())
+    if shared < WORTH_KEEPING:
         return []
     known = min(entry.length, len(shadow.contents[entry.place]))
-    if wish.shares[entry] >= known:  # the prompt continues it: nothing would be lost
+    if shared >= known:  # the prompt continues it: nothing would be lost
         return []
     whole = shadow.contents.hold(entry.place, known, known, entry.checkpoints)
     id_slot = swaps[0] + shadow.rules.n_slots
@@ -310,7 +326,7 @@ def _price(shadow: Shadow, wish: Wish, returns: Returns, prices: Prices, plan: P
     for primer in plan.primers:
         key = -wish.key
         first = after.launch(Wish(key, primer.prompt, primer.id_slot))
-        if first is None:
+        if first is None or first.foreign:
             return None
         after.finish(key, 1)
         evaluate = (primer.prompt.length - first.reuse.likely) * prices.evaluate
@@ -318,7 +334,8 @@ def _price(shadow: Shadow, wish: Wish, returns: Returns, prices: Prices, plan: P
             return None
         now += evaluate + first.moved * prices.move + prices.primer
         wish = replace(wish, shares={})
-    launch = after.launch(replace(wish, id_slot=plan.id_slot if plan.id_slot is not None else wish.id_slot))
+    id_slot = plan.id_slot if plan.id_slot is not None else wish.id_slot
+    launch = after.launch(replace(wish, id_slot=id_slot, cache_prompt=wish.cache_prompt and plan.cache_prompt))
     if launch is None or (launch.foreign and plan.action is not Action.PASSED):
         return None
     now += (wish.prompt.length - launch.reuse.likely) * prices.evaluate + launch.moved * prices.move

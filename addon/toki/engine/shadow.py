@@ -87,7 +87,7 @@ class Launch:
     moved: int = 0  # tokens saved to and loaded from RAM on the way
     loaded: Held | None = None  # the RAM entry that came back
     peak: int = 0  # the most that was ever stored behind it, itself included: the cache holds so much
-    foreign: bool = False  # what is reused was made under other adapters: the answer may be wrong
+    foreign: bool = False  # what is reused was made under other adapters, or is another owner's
 
 
 def ratio(part: int, whole: int) -> np.float32:
