@@ -63,6 +63,7 @@ class Flags:
     cache_ram_mib: int | None = _flag("cache_ram_mib", "--cache-ram")
     cache_idle_slots: bool | None = _flag("cache_idle_slots", "--cache-idle-slots", "--no-cache-idle-slots")
     slot_prompt_similarity: float | None = _flag("slot_prompt_similarity", "--slot-prompt-similarity")
+    ctx_checkpoints: int | None = _flag("n_ctx_checkpoints", "--ctx-checkpoints")
     n_batch: int | None = _flag("n_batch", "--batch-size")
     n_ubatch: int | None = _flag("n_ubatch", "--ubatch-size")
     n_predict: int | None = _flag("n_predict", "--n-predict")
@@ -272,6 +273,11 @@ def tiny_model() -> Path:
 def tiny_window_model() -> Path:
     """A random test model with a sliding window of 512 tokens, as Gemma 3 has (see tiny_model.py)."""
     return _made(f"models/tiny-window-{tiny.fingerprint()}.gguf", lambda path: tiny.write(path, window=512))
+
+
+def tiny_hybrid_model() -> Path:
+    """A random test model with a layer whose state can't be taken back, as hybrid models have (see tiny_model.py)."""
+    return _made(f"models/tiny-hybrid-{tiny.fingerprint()}.gguf", partial(tiny.write, hybrid=True))
 
 
 def tiny_gaps_model() -> Path:

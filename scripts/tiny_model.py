@@ -9,8 +9,9 @@ Tests of slots and caches need a real llama-server, but no sense in its answers.
 The last two hold by construction: one hidden dimension is constant and pushes down the logits of all tokens but the
 capitals A to Z, and no merge of the vocabulary contains a capital.
 
-One has full attention (architecture "llama"), the other a sliding window in five of six layers ("gemma3"). For the
-first there are also a projector, so that it takes images, and LoRA adapters; they make no sense either.
+One has full attention (architecture "llama"), one a sliding window in five of six layers ("gemma3"), and one a layer
+that keeps a state which can't be taken back ("lfm2", a hybrid). For the first there are also a projector, so that it
+takes images, and LoRA adapters; they make no sense either.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from typing import Literal
+from typing import TypeAlias
 
 import gguf
 import numpy as np
@@ -34,6 +37,8 @@ HEAD = 16  # dimensions of the only attention head: 64 bytes of KV cache a token
 FEED_FORWARD = 128
 LAYERS = 1
 WINDOWED_LAYERS = 6  # every sixth layer of a gemma3 model has full attention
+HYBRID_LAYERS = 2  # one with attention, one with a short convolution over the latest tokens
+CONVOLUTION = 3  # tokens
 SHARPNESS = 3.0  # of the attention: each answer token depends on a few tokens of the prompt
 IMAGE = 28  # pixels of an image's side, once the server has scaled it
 PATCH = 14  # pixels of a patch's side: an image takes four tokens
@@ -41,6 +46,8 @@ LEAST_BLOCKS = 2  # of the projector: it leaves the last one out
 VISION_WIDTH = 32  # hidden dimensions of the projector
 RANK = 2  # of the adapters
 PUSH = 200.0  # by how much the logits of all but A to Z are pushed down
+
+Kind: TypeAlias = Literal["llama", "gemma3", "lfm2"]  # architectures
 
 SPECIALS = ("<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>")
 GAPS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")  # llama.cpp knows them by their texts
@@ -129,7 +136,7 @@ def vocabulary() -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     return (*dict.fromkeys(tokens), *SPECIALS), tuple(merges)
 
 
-def weights(tokens: tuple[str, ...], windowed: bool = False) -> dict[str, npt.NDArray[np.float32]]:
+def weights(tokens: tuple[str, ...], kind: Kind = "llama") -> dict[str, npt.NDArray[np.float32]]:
     """Random weights; hidden dimension 0 is constant and only the output layer reads it."""
     rng = np.random.default_rng(SEED)
 
@@ -141,52 +148,71 @@ def weights(tokens: tuple[str, ...], windowed: bool = False) -> dict[str, npt.ND
     output = random(len(tokens), WIDTH, scale=4.0)
     output[:, 0] = -PUSH
     output[[tokens.index(letter) for letter in CAPITALS], 0] = 0
+    head = WIDTH if kind == "lfm2" else HEAD
     tensors = {
         "token_embd.weight": embedding,
-        "output_norm.weight": np.ones(WIDTH, np.float32),
+        f"{'token_embd' if kind == 'lfm2' else 'output'}_norm.weight": np.ones(WIDTH, np.float32),
         "output.weight": output,
     }
-    for layer in range(WINDOWED_LAYERS if windowed else LAYERS):
-        attention_out = random(WIDTH, HEAD, scale=8.0)
+    for layer in range(layers(kind)):
+        attention_out = random(WIDTH, head, scale=8.0)
         feed_forward_out = random(WIDTH, FEED_FORWARD)
         attention_out[0] = feed_forward_out[0] = 0
         block = {
             "attn_norm": np.ones(WIDTH, np.float32),
-            "attn_q": random(HEAD, WIDTH, scale=SHARPNESS),
-            "attn_k": random(HEAD, WIDTH, scale=SHARPNESS),
-            "attn_v": random(HEAD, WIDTH),
+            "attn_q": random(head, WIDTH, scale=SHARPNESS),
+            "attn_k": random(head, WIDTH, scale=SHARPNESS),
+            "attn_v": random(head, WIDTH),
             "attn_output": attention_out,
             "ffn_norm": np.ones(WIDTH, np.float32),
             "ffn_gate": random(FEED_FORWARD, WIDTH),
             "ffn_up": random(FEED_FORWARD, WIDTH),
             "ffn_down": feed_forward_out,
         }
-        if windowed:
-            block |= {name: np.ones(HEAD, np.float32) for name in ("attn_q_norm", "attn_k_norm")}
+        if kind != "llama":
+            block |= {name: np.ones(head, np.float32) for name in ("attn_q_norm", "attn_k_norm")}
+        if kind == "gemma3":
             block |= {name: np.ones(WIDTH, np.float32) for name in ("post_attention_norm", "post_ffw_norm")}
+        if kind == "lfm2" and layer == HYBRID_LAYERS - 1:
+            convolution_out = random(WIDTH, WIDTH)
+            convolution_out[0] = 0
+            block = {name: tensor for name, tensor in block.items() if name.startswith("ffn") or name == "attn_norm"}
+            block |= {
+                "shortconv.in_proj": random(3 * WIDTH, WIDTH),
+                "shortconv.conv": random(WIDTH, CONVOLUTION),
+                "shortconv.out_proj": convolution_out,
+            }
         tensors |= {f"blk.{layer}.{name}.weight": tensor for name, tensor in block.items()}
     return tensors
 
 
-def write(path: Path, window: int = 0, *, gaps: bool = False) -> None:
+def layers(kind: Kind) -> int:
+    return {"llama": LAYERS, "gemma3": WINDOWED_LAYERS, "lfm2": HYBRID_LAYERS}[kind]
+
+
+def write(path: Path, window: int = 0, *, gaps: bool = False, hybrid: bool = False) -> None:
     """Write a model to `path`, the same bytes each time; `window`: tokens of its sliding window, 0: full attention;
-    `gaps`: with the control tokens that /infill needs."""
+    `gaps`: with the control tokens that /infill needs; `hybrid`: with a layer that keeps a state."""
+    kind: Kind = "gemma3" if window else "lfm2" if hybrid else "llama"
+    head = WIDTH if hybrid else HEAD
     tokens, merges = vocabulary()
     specials = (*SPECIALS, *(GAPS if gaps else ()))
     tokens += specials[len(SPECIALS) :]
-    writer = gguf.GGUFWriter(path, "gemma3" if window else "llama")
+    writer = gguf.GGUFWriter(path, kind)
     writer.add_name("toki tiny test model")
     if window:
         writer.add_sliding_window(window)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(WIDTH)
-    writer.add_block_count(WINDOWED_LAYERS if window else LAYERS)
+    writer.add_block_count(layers(kind))
     writer.add_feed_forward_length(FEED_FORWARD)
     writer.add_head_count(1)
-    writer.add_head_count_kv(1)
-    writer.add_key_length(HEAD)
-    writer.add_value_length(HEAD)
-    writer.add_rope_dimension_count(HEAD)
+    writer.add_head_count_kv([1, 0] if hybrid else 1)
+    if hybrid:
+        writer.add_shortconv_l_cache(CONVOLUTION)
+    writer.add_key_length(head)
+    writer.add_value_length(head)
+    writer.add_rope_dimension_count(head)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")
@@ -202,7 +228,7 @@ def write(path: Path, window: int = 0, *, gaps: bool = False) -> None:
     writer.add_pad_token_id(end_of_text)
     writer.add_add_bos_token(True)
     writer.add_chat_template(CHAT_TEMPLATE)
-    _finish(writer, weights(tokens, bool(window)))
+    _finish(writer, weights(tokens, kind))
 
 
 def write_projector(path: Path) -> None:

@@ -19,6 +19,7 @@ from servers import LlamaServer
 from servers import gemma3
 from servers import smollm2
 from servers import start
+from servers import tiny_hybrid_model
 from servers import tiny_model
 from servers import tiny_window_model
 
@@ -26,6 +27,7 @@ HERE = Path(__file__).parent
 MODELS: dict[str, Callable[[], Path]] = {
     "tiny": tiny_model,
     "tiny-window": tiny_window_model,
+    "tiny-hybrid": tiny_hybrid_model,
     "smollm2": smollm2,
     "gemma3": gemma3,
 }
@@ -36,7 +38,7 @@ class Llama(Protocol):
 
     def __call__(
         self,
-        model: Literal["tiny", "tiny-window", "smollm2", "gemma3"] = "tiny",
+        model: Literal["tiny", "tiny-window", "tiny-hybrid", "smollm2", "gemma3"] = "tiny",
         build: Build = "skulk",
         **flags: Any,
     ) -> LlamaServer: ...

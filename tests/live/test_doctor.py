@@ -11,6 +11,7 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from typing import Literal
 
 import pytest
 import requests
@@ -22,6 +23,7 @@ from tests.live.test_models import router as router
 from servers import Build
 from servers import LlamaServer
 from servers import free_port
+from servers import tiny_projector
 from toki.cli import main
 from toki.engine.rules import Known
 from toki.flags import parse_flags
@@ -65,6 +67,11 @@ def test_verdicts(
     assert status == (verdict != "good")
     assert [line for line in lines if line.startswith(said)], lines
     assert ", 0 of their outcomes unexpected" in "\n".join(lines)
+    assert "note: /v1/messages: it ignores id_slot: for its clients only primers help" in lines
+    risky = [line for line in lines if line.startswith("note: id_slot of a busy slot can damage the answer")]
+    assert ["(measured: a pinned prompt fetched its conversation from RAM)" in line for line in risky] == (
+        [] if flags.get("cache_ram_mib") == 0 else [True]
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,6 +117,32 @@ def test_the_better_command_is_better(fresh_llama: Llama, capsys: pytest.Capture
 def test_windows(llama: Llama, build: Build, capsys: pytest.CaptureFixture[str]) -> None:
     _, lines = consult(capsys, llama("tiny-window", build, n_parallel=2, n_ctx=32_768).url, "--yes")
     assert [line for line in lines if line.startswith("note: a sliding-window model: ") and "(measured: of " in line]
+
+
+def test_a_hybrid_model(llama: Llama, build: Build, capsys: pytest.CaptureFixture[str]) -> None:
+    status, lines = consult(capsys, llama("tiny-hybrid", build, n_parallel=2, n_ctx=32_768).url, "--yes")
+    assert status == 0
+    assert "with recurrent layers" in lines[1]
+    assert [
+        line for line in lines if line.startswith("note: recurrent layers can't go back: ") and "(measured: of " in line
+    ]
+    assert [line for line in lines if line.startswith("note: does steering help: no: ")]
+
+
+@pytest.mark.parametrize("model", ["tiny-hybrid", "tiny-window"])
+def test_no_checkpoints(
+    llama: Llama, capsys: pytest.CaptureFixture[str], model: Literal["tiny-hybrid", "tiny-window"]
+) -> None:
+    status, lines = consult(capsys, llama(model, n_parallel=2, n_ctx=32_768, ctx_checkpoints=0).url, "--yes")
+    assert (status, lines[0]) == (1, "verdict: bad — no checkpoints")
+    assert parse_flags(shlex.split(lines[-1]), {}).ctx_checkpoints == 32
+
+
+def test_a_projector(llama: Llama, capsys: pytest.CaptureFixture[str]) -> None:
+    url = llama(n_parallel=3, n_ctx=49_152, mmproj=str(tiny_projector())).url
+    status, lines = consult(capsys, url, "--yes")
+    assert status == 0
+    assert [line for line in lines if line.startswith("note: a multimodal projector: prompts may hold vision")]
 
 
 def test_a_window_that_nobody_knows_of(llama: Llama, build: Build) -> None:
@@ -200,6 +233,12 @@ def test_recorded_traffic_counts(llama: Llama, tmp_path: Path, capsys: pytest.Ca
     assert ", 0 of their outcomes unexpected" in "\n".join(lines)
     assert "the longest recorded conversation has 20,020" in "\n".join(lines)
     assert (parse_flags(shlex.split(lines[-1]), {}).ctx or 0) > 4 * 20_020
+    url = llama(n_parallel=2, n_ctx=49_152, cache_ram_mib=1).url  # room for some 13,000 tokens
+    turns = [row(key, conversation=key % 3, prompt_tokens=15_000 + key, at=1000.0 + key) for key in range(1, 7)]
+    status, lines = consult(capsys, url, "--yes", "--db", str(write(tmp_path / "more.db", turns)))
+    assert lines[0] == "verdict: bad — the RAM cache is smaller than one conversation"
+    assert (parse_flags(shlex.split(lines[-1]), {}).cache_ram_mib or 0) > 1
+    assert [line for line in lines if line.startswith("note: more conversations than slots: 3 recorded conversations")]
     (tmp_path / "other").write_text("something else")
     for file, said in (("nowhere", "there is no database at "), ("other", "can't be read as toki's database")):
         assert main(["doctor", url, "--yes", "--db", str(tmp_path / file)]) == 2

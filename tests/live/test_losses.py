@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.live.wire import until
 from servers import Flags
 from servers import LlamaServer
 from servers import start
+from servers import tiny_hybrid_model
 from servers import tiny_window_model
 
 pytestmark = pytest.mark.live
@@ -73,6 +75,18 @@ def test_a_window_can_not_go_back_to_a_branch(bench: Bench) -> None:
     line = bench.ask(head, words(200, "x"), words(200, "other"), "z")
     assert "the model can't go back to where the prompt branches (it branches at token " in line
     assert "--swa-full" in line
+
+
+def test_a_hybrid_model_can_not_go_back_either(tmp_path: Path) -> None:
+    with (
+        start(tiny_hybrid_model(), FLAGS) as server,
+        mitmdump(int(server.url.rpartition(":")[2]), tmp_path, toki_mode="observe") as proxy,
+    ):
+        bench = Bench(server, proxy)
+        head = words(300, "head")
+        bench.ask(head, words(200, "x"), words(200, "y"), words(100, "z"))
+        line = bench.ask(head, words(200, "x"), words(200, "other"), "z")
+    assert "the model can't go back to where the prompt branches (it branches at token " in line
 
 
 def test_a_restart_is_named(bench: Bench) -> None:

@@ -377,7 +377,7 @@ def going_back(facts: Facts) -> Iterator[Finding]:
         why = f"a prompt that leaves its history before the last checkpoint is evaluated from the start{seen}"
         yield Finding(Grade.NOTE, "recurrent layers can't go back", f"{why}; keep the history append-only")
     elif header is not None and header.window and not flags.swa_full:
-        why = f"a prompt that leaves its history goes back to a checkpoint{seen}"
+        why = f"a prompt that leaves its history further back than that goes back to a checkpoint{seen}"
         yield Finding(Grade.NOTE, "a sliding-window model", f"{why}; --swa-full keeps all, in much more memory")
     elif branch is not None and not branch.whole:
         why = f"a prompt that leaves its history is evaluated from a checkpoint or from the start{seen}"
@@ -438,7 +438,11 @@ def images(facts: Facts) -> Iterator[Finding]:
     assert facts.props is not None
     media = [name for name, on in facts.props.modalities.items() if on]
     if media:
-        why = f"prompts with {' or '.join(media)} are not steered, and their cache counts only if the file is the same"
+        why = (
+            f"prompts may hold {' or '.join(media)}: each counts whole or not at all, so another file in its place "
+            "ends the reuse there; one that the server has to fetch itself has a length that toki does not know, and "
+            "its prompt passes; --cache-reuse and --context-shift do nothing with a projector"
+        )
         yield Finding(Grade.NOTE, "a multimodal projector", why)
 
 
@@ -477,7 +481,7 @@ def time_outs(facts: Facts) -> Iterator[Finding]:
     why = (
         f"at {speed:,.0f} tokens per second {length:,} tokens take {length / speed:,.0f} s without an answer's first "
         f"byte; Node's fetch gives up after {NODE_S} s, then the client sends the prompt again: raise its time-out, or "
-        f"stream, which shows headers at once"
+        f"stream through toki with toki_ping_s=30"
     )
     yield Finding(Grade.NOTE, f"prompts of more than {NODE_S * speed:,.0f} tokens may run into client time-outs", why)
 
