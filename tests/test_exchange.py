@@ -308,7 +308,7 @@ async def test_a_fault_while_reading_lets_the_request_pass(bench: Bench, monkeyp
 async def test_a_fault_while_releasing_lets_the_request_pass(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     upstream = await bench.known()
 
-    def steer(*_: object) -> bytes:
+    def steer(*_: object, **__: object) -> bytes:
         raise RuntimeError
 
     monkeypatch.setattr(splice, "steer", steer)

@@ -136,6 +136,12 @@ def test_the_view_shows_it_all(flow: HTTPFlow) -> None:
         assert part in shown, shown
 
 
+def test_the_view_shows_nothing_as_it_came_that_a_terminal_would_act_on(flow: HTTPFlow) -> None:
+    odd = "\x1b[2J\r\x9b"
+    flow.metadata.update(explanation(replace(FINDING, detail=odd, hint=odd), reason=odd).as_data())
+    assert all(map(str.isprintable, views.render(flow).split("\n")))
+
+
 def test_the_view_says_what_is_not_known(flow: HTTPFlow) -> None:
     nothing = explanation(believed=None, reused=None, evaluated=None, prompt_tokens=None, predicted=None, alone=None)
     flow.metadata.update(nothing.as_data())

@@ -30,6 +30,7 @@ from toki.inspect.records import findings
 from toki.inspect.records import own
 from toki.inspect.records import requests
 from toki.inspect.records import working_set
+from toki.printable import printable
 from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.server import ServerError
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return command(known, others)
     except CannotRun as error:
-        print(f"toki: {error}", file=sys.stderr)
+        print(f"toki: {printable(str(error))}", file=sys.stderr)
         return 2
 
 

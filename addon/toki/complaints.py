@@ -6,7 +6,11 @@ A server that is down for an hour must not write an hour of warnings, and a fail
 from __future__ import annotations
 
 import logging
+import traceback
 from collections import Counter
+from pathlib import Path
+
+from toki.printable import printable
 
 
 class Complaints:
@@ -20,7 +24,18 @@ class Complaints:
         """Log `text` as a warning where `kind` is new; count it in any case."""
         self._seen[kind] += 1
         if self._seen[kind] == 1:
-            self._logger.warning(f"toki: {text} (told once, then counted)")
+            self._logger.warning(f"toki: {printable(text)} (told once, then counted)")
+
+    def fault(self, kind: str, text: str, error: BaseException) -> None:
+        """Tell of an error that nobody foresaw by its type and place.
+
+        What it says itself is never logged: it may be about anything, and a UnicodeEncodeError holds the whole text
+        that it is about, an error about a header its value.
+        """
+        place = traceback.extract_tb(error.__traceback__)[-1:]
+        where = "".join(f" at {Path(one.filename).name}:{one.lineno}" for one in place)
+        self.tell(f"{kind}: {type(error).__name__}", f"{text}: {type(error).__name__}{where}")
+        self._logger.debug("".join(traceback.format_tb(error.__traceback__)))
 
     def total(self, kind: str) -> int:
         """How often `kind` was told."""
@@ -30,4 +45,4 @@ class Complaints:
         """Log, for each kind that came again, how often."""
         for kind, times in sorted(self._seen.items()):
             if times > 1:
-                self._logger.warning(f"toki: {kind}: {times:,} times in all")
+                self._logger.warning(f"toki: {printable(kind)}: {times:,} times in all")

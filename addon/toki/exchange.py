@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import AsyncIterator
 from collections.abc import Callable
@@ -60,8 +59,6 @@ from toki.store import Own
 from toki.store import Row
 from toki.upstream import Upstream
 
-logger = logging.getLogger(__name__)
-
 BYTES_PER_MS = 256  # the deadline grows by a millisecond for so many bytes of body: the prefill takes longer
 MUTE = "the server tells nothing of its slots (no /props)"
 PATIENCE = 5.0  # seconds for look-ups that nobody waits for
@@ -82,7 +79,8 @@ def budget(deadline_ms: int, size: int) -> float:
 class Exchange:
     """A request to a prompt endpoint and its answer. Lives on the event loop.
 
-    `content` is the body as it came, with its Content-Encoding in `coding`; `client` names the connection.
+    `content` is the body as it came, with its Content-Encoding in `coding`; `client` names the connection, and `owner`
+    the API key where keys are kept apart.
     """
 
     def __init__(
@@ -94,6 +92,7 @@ class Exchange:
         auth: Auth,
         upstream: Upstream,
         client: str = "",
+        owner: str = "",
     ) -> None:
         self.key = key
         self.client = client
@@ -112,7 +111,8 @@ class Exchange:
         self._answered = 200  # what the server answered after pings
         self._reader: AnswerReader | None = None
         self._body: Mapping[str, Any] | None = None
-        self._ask = Ask(endpoint.name, unknown="not read yet")
+        self._owner = owner
+        self._ask = Ask(endpoint.name, unknown="not read yet", owner=owner)
         self._prompts = upstream.prompts  # what reads this request
         self._looked: Looked | None = None
         self._go = asyncio.Event()  # nothing that is still being read can change the decision
@@ -302,9 +302,9 @@ class Exchange:
     def _steered(self, decision: Decision) -> bytes | None:
         """The body that the decision asks for; None: the client's own."""
         body, self._body = self._body, None
-        if decision.id_slot is None or body is None or self._left:
+        if not decision.steers or body is None or self._left:
             return None
-        steered = splice.steer(self.content, body, decision.id_slot)
+        steered = splice.steer(self.content, body, decision.id_slot, cache_prompt=decision.cache_prompt)
         self.steered = True
         return steered
 
@@ -343,7 +343,7 @@ class Exchange:
         if self._released is None:
             self._body = body
             self._upstream = upstream = upstream.serving(name)
-        self._ask = _ask(question)
+        self._ask = _ask(question, self._owner)
         if not upstream.looks_up:
             return
         await upstream.watch.roused()
@@ -433,7 +433,8 @@ class Exchange:
             return await self._upstream.submit(self._resend.send, url, list(headers), self.content)
         except (OSError, HTTPException) as error:
             self._complain(
-                f"resend: {status}", f"a steered request was refused ({status}) and can't be sent again: {error}"
+                f"resend: {status}",
+                f"a steered request was refused ({status}) and can't be sent again ({type(error).__name__})",
             )
             return None
         except Exception as error:
@@ -615,8 +616,7 @@ class Exchange:
         self._upstream.complaints.tell(kind, text)
 
     def _fault(self, where: str, error: Exception) -> None:
-        logger.debug(where, exc_info=error)
-        self._complain(f"{where}: {type(error).__name__}", f"a fault in {where}, which passes untouched: {error!r}")
+        self._upstream.complaints.fault(where, f"a fault in {where}, which passes untouched", error)
 
 
 def _question(content: bytes, coding: str, endpoint: Endpoint) -> tuple[Mapping[str, Any], Question]:
@@ -632,7 +632,7 @@ def _asked(body: Mapping[str, Any], question: Question) -> Asked:
     return Asked(prompt.body if isinstance(prompt, Chat) else None)
 
 
-def _ask(question: Question) -> Ask:
+def _ask(question: Question, owner: str) -> Ask:
     return Ask(
         endpoint=question.endpoint,
         kind=question.kind,
@@ -643,8 +643,10 @@ def _ask(question: Question) -> Ask:
         honours_slot=question.honours_slot,
         client_slot=question.client_slot,
         cache_prompt=question.cache_prompt,
+        chose_cache=question.chose_cache,
         children=question.children,
         prompts=question.prompts,
         max_tokens=question.max_tokens,
         lora=question.lora,
+        owner=owner,
     )

@@ -95,8 +95,8 @@ class PromptReader:
             return Tokens.of(self._calls(question.model, auth, deadline).tokenize(ids, add_special=True))
         try:
             return Tokens.of(np.array(ids, np.int64))
-        except (OverflowError, ValueError) as error:
-            raise UnreadablePrompt(f"the prompt's token ids: {error}") from None
+        except (OverflowError, ValueError):
+            raise UnreadablePrompt("token ids of the prompt are out of range") from None
 
     def text(self, question: Question, body: bytes, auth: Auth, deadline: float) -> str:
         """The prompt's text, as the client or the chat template wrote it, with the server's marker in place of images.

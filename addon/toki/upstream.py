@@ -45,6 +45,7 @@ from toki.engine.tokens import Tokens
 from toki.eventlog import EventLog
 from toki.inspect.explanation import Explanation
 from toki.inspect.inspector import Inspector
+from toki.printable import printable
 from toki.prompt import PromptReader
 from toki.server import Auth
 from toki.server import LlamaServerBackend
@@ -111,7 +112,7 @@ class Upstream:
         self._log = log
         self.embed = embed_prefix if log is None else log.embed
         self._engine = self._new_engine()
-        self.inspector = Inspector(self.submit, complaints.tell)
+        self.inspector = Inspector(self.submit, partial(complaints.fault, "explain", "a request can't be explained"))
         self.turn = asyncio.Lock()  # held while a request waits for others to be placed and is decided
         self._stirred = asyncio.Event()
         self._sizes: list[int] = []  # bytes of the bodies that are being read, and decided behind that
@@ -185,7 +186,7 @@ class Upstream:
     @property
     def name(self) -> str:
         """Its URL, and the model where it is one of a router's."""
-        return f"{self._url} {self._model}".rstrip()
+        return printable(f"{self._url} {self._model}".rstrip())
 
     @property
     def state(self) -> str:
@@ -320,8 +321,7 @@ class Upstream:
 
     def _broken(self, error: Exception) -> None:
         """After a fault no belief of the engine can be trusted: it starts over, and the server is asked anew."""
-        logger.debug("the engine failed", exc_info=error)
-        self.complaints.tell(f"engine: {type(error).__name__}", f"the engine failed and starts over: {error!r}")
+        self.complaints.fault("engine", "the engine failed and starts over", error)
         self._engine = self._new_engine()
         self.watch.doubt(certain=True)
         for key, measured in list(self._over.items()):
@@ -340,7 +340,7 @@ class Upstream:
 
     def _explained(self, exchange: Recorded, explanation: Explanation) -> None:
         found = f"; {explanation.verdict}" if explanation.findings else ""
-        logger.info(describe(explanation.row) + found)
+        logger.info(printable(describe(explanation.row) + found))
         for one in explanation.findings:
             place = str(one.block) if one.block is not None else ""
             self._put(

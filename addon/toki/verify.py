@@ -80,7 +80,7 @@ class Verifier:
             if self._seen % self._every == 0:
                 await check.run(body)
         except Exception as error:  # nothing depends on a check
-            check.upstream.complaints.tell(f"verify: {error}", f"an answer can't be checked: {error!r}")
+            check.upstream.complaints.fault("verify", "an answer can't be checked", error)
         finally:
             self._busy = False
 

@@ -14,6 +14,7 @@ from mitmproxy import contentviews
 from mitmproxy.flow import Flow
 
 from toki.inspect.finding import duration
+from toki.printable import printable
 
 NAME = "toki"
 NEVER = -1.0  # never chosen unless asked for
@@ -27,7 +28,8 @@ def render(flow: Flow | None) -> str:
     if not isinstance(details, Mapping):
         return NOTHING
     return "\n".join(
-        [
+        printable(line)
+        for line in [
             str(data.get("toki_verdict", "")),
             "",
             *_findings(details),
@@ -52,9 +54,9 @@ def _findings(details: Mapping[str, Any]) -> Iterator[str]:
         if "before" in found:
             if found.get("token") is not None:
                 yield f"  first differing token: {found['token']:,} (id {found['was_id']} was, {found['now_id']} is)"
-            yield f"    …{shown(found['before'][-80:])}"
-            yield f"  - {shown(found['was'])}…"
-            yield f"  + {shown(found['now'])}…"
+            yield f"    …{found['before'][-80:]}"
+            yield f"  - {found['was']}…"
+            yield f"  + {found['now']}…"
         yield ""
 
 
@@ -106,11 +108,6 @@ def _holding(one: Mapping[str, Any]) -> str:
 
 def _tokens(number: int | None) -> str:
     return "unknown" if number is None else f"{number:,}"
-
-
-def shown(text: str) -> str:
-    """Text of a prompt in one line."""
-    return text.encode("unicode_escape").decode("ascii").replace("\\\\", "\\") if not text.isprintable() else text
 
 
 class Contentview:

@@ -247,7 +247,7 @@ class Watch:
         except ServerError as error:
             self._failed("/props", error)
         except Exception as error:  # a fault of toki's own must not end the watch
-            self._complaints.tell(f"watch: {type(error).__name__}", f"can't look at the server: {error!r}")
+            self._complaints.fault("watch", "can't look at the server", error)
 
     async def _look(self) -> Looked | None:
         if not self._slots_shown:

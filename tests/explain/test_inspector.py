@@ -24,9 +24,9 @@ class Bench:
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Any, asyncio.Future[Any]]] = []
-        self.complaints: list[str] = []
+        self.complaints: list[BaseException] = []
         self.told: list[Explanation] = []
-        self.inspector = Inspector(self._submit, lambda _, text: self.complaints.append(text))
+        self.inspector = Inspector(self._submit, self.complaints.append)
 
     def _submit(self, call: Any) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -88,7 +88,7 @@ async def test_a_fault_costs_the_explanation_only(monkeypatch: pytest.MonkeyPatc
     bench.begin(1, "text")
     await bench.run()
     bench.end(1)
-    assert "can't be explained" in bench.complaints[0]
+    assert len(bench.complaints) == 1
     assert len(bench.told) == 1
     monkeypatch.undo()
     monkeypatch.setattr("toki.inspect.explain.Explainer.conclude", lambda *_, **__: 1 / 0)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.inspect.recorded import row
 from tests.inspect.recorded import write
 
@@ -17,12 +20,16 @@ from toki.engine.events import Action
 from toki.engine.events import Outcome
 from toki.inspect.records import Own as OwnSums
 from toki.inspect.records import Request
+from toki.inspect.records import Why
 from toki.inspect.records import findings
 from toki.inspect.records import own
 from toki.inspect.records import requests
 from toki.inspect.records import working_set
 from toki.inspect.report import Report
+from toki.inspect.report import as_json
+from toki.inspect.report import markdown
 from toki.inspect.report import report
+from toki.inspect.report import text
 from toki.store import Database
 from toki.store import Found
 from toki.store import Own
@@ -94,7 +101,7 @@ def test_predictions_and_unknowns(path: Path) -> None:
     assert found.added.most == 900.0
     assert [(group.name, group.sums.requests) for group in found.endpoints] == [
         ("/v1/chat/completions m", 3),
-        ("/v1/chat/completions a|b?", 1),
+        ("/v1/chat/completions a|b\n", 1),
         ("/completion m", 1),
     ]
     assert found.conversations[0].name == "1"
@@ -171,7 +178,28 @@ def test_command(path: Path, capsys: pytest.CaptureFixture[str], form: str) -> N
         CLOCK.verdict,
     ):
         assert line in said
-    assert ("| /v1/chat/completions a\\|b? | 1 | 0 | 500 | 0 | 0 |" in said) == (form == "markdown")
+    assert ("| /v1/chat/completions a\\|b\\\\n | 1 | 0 | 500 | 0 | 0 |" in said) == (form == "markdown")
+
+
+@given(st.text(st.sampled_from("\x00\x07\r\n\x1b\x9b\u202e\u2028\udcffa'|`*_[](<>&;\\"), max_size=12))
+def test_whatever_a_row_holds_is_shown_harmlessly(odd: str) -> None:
+    """A client chooses its model's name, and a database may come from anyone."""
+    sent = Request(
+        *(1, 0.0, 1, f"/{odd}", odd, 200, 1000, 8, None, 0, 0, 0, 0, 1000, "miss", "passed", odd),
+        *(5.0, 2.0, 900.0),
+    )
+    found = report([sent, replace(sent, action=odd)], OwnSums(), [Why(1, odd, odd, 900, 1.0, 1, odd, odd)])
+    lines = [*text(found).split("\n"), *markdown(found).split("\n"), *as_json(found).split("\n")]
+    assert all(map(str.isprintable, lines))
+    # In Markdown each cell is one cell, and none begins markup or a tag.
+    for line in markdown(found).split("\n"):
+        assert "<" not in line
+        if line.startswith("|"):
+            bare = re.sub(r"\\[\\`*_\[\]|~]", "", line)
+            assert not set("`*[]") & set(bare)
+            assert bare.count("|") in (2, 3, 7)
+    row = json.loads(as_json(found))["causes"][0]
+    assert row["cause"] == odd
 
 
 def test_since(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,7 @@ from toki.gguf import Header
 from toki.gguf import entry_size
 from toki.inspect.probes import Probed
 from toki.inspect.records import WorkingSet
+from toki.printable import printable
 from toki.server import Props
 
 MIB = 2**20
@@ -139,7 +140,7 @@ class Diagnosis:
         """As `toki doctor` prints it."""
         command = [self.command] if self.command else []
         lines = [f"verdict: {self.verdict} — {self.sentence}", *map(str, self.findings), *command]
-        return ["".join(one if one.isprintable() else "?" for one in line) for line in lines]  # a server names itself
+        return [printable(line) for line in lines]  # a server names itself
 
 
 def diagnose(facts: Facts) -> Diagnosis:

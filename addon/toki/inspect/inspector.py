@@ -30,7 +30,7 @@ from toki.store import Row
 
 KEPT = 512  # explanations
 
-Complain = Callable[[str, str], None]
+Complain = Callable[[BaseException], None]
 
 
 class Submit(Protocol):
@@ -104,7 +104,7 @@ class Inspector:
         if error is None:
             self._explainer.memory.add(comparing.result())
         else:
-            self._complain(f"explain: {type(error).__name__}", f"a request can't be explained: {error!r}")
+            self._complain(error)
 
     def _conclude(
         self,
@@ -123,7 +123,7 @@ class Inspector:
                     compared, record.measured, record.believed, unread=unread, predicted=record.predicted
                 )
         except Exception as error:
-            self._complain(f"explain: {type(error).__name__}", f"a request can't be explained: {error!r}")
+            self._complain(error)
             findings = ()
         explanation = Explanation(row, record.believed, compared, findings)
         self.latest.append(explanation)

@@ -7,6 +7,7 @@ a prediction counts there as it was, so that it claims neither gain nor loss (as
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -23,6 +24,7 @@ from toki.engine.events import Outcome
 from toki.inspect.records import Own
 from toki.inspect.records import Request
 from toki.inspect.records import Why
+from toki.printable import printable
 
 MOST = 10  # lines of a table
 NEAR = 0.02  # of a prompt: a prediction that is closer is right
@@ -30,6 +32,7 @@ RIGHT = 0.9  # share of predictions that should be right
 SLOW_MS = 250.0  # that requests should not be held for longer
 MATTERS = 0.01  # of the evaluated tokens: what is less is no advice
 GIVEN_UP_S = 300.0  # after so long many clients give up
+MARKUP = re.compile(r"[\\`*\[\]|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")  # an underscore within a word is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +159,7 @@ def _groups(rows: Iterable[Request], name: Callable[[Request], str]) -> list[Gro
     """Those that evaluated most come first."""
     groups: dict[str, list[Request]] = {}
     for row in rows:
-        shown = "".join(one if one.isprintable() else "?" for one in name(row))  # a client chooses the model's name
-        groups.setdefault(shown, []).append(row)
+        groups.setdefault(name(row), []).append(row)
     found = [Group(each, _sums(members)) for each, members in groups.items()]
     return sorted(found, key=lambda group: -group.sums.evaluated)
 
@@ -231,7 +233,7 @@ def text(summed: Report) -> str:
     parts = [*_lines(summed), ""]
     for table in _tables(summed):
         parts += [f"{table.title}:", *_aligned(table), ""]
-    parts += [f"- {line}" for line in summed.advice] or ["nothing to advise"]
+    parts += [f"- {printable(line)}" for line in summed.advice] or ["nothing to advise"]
     return "\n".join(parts)
 
 
@@ -241,9 +243,10 @@ def markdown(summed: Report) -> str:
     for table in _tables(summed):
         rule = ["---" if column in table.left else "---:" for column in range(len(table.heads))]
         parts += [f"## {table.title}", ""]
-        parts += [f"| {' | '.join(map(_escaped, cells))} |" for cells in (table.heads, rule, *table.rows)]
+        cells = [table.heads, rule, *([_escaped(cell) for cell in row] for row in table.rows)]
+        parts += [f"| {' | '.join(row)} |" for row in cells]
         parts.append("")
-    parts += ["## Advice", "", *(f"- {line}" for line in summed.advice or ("nothing",))]
+    parts += ["## Advice", "", *(f"- {_escaped(line)}" for line in summed.advice or ("nothing",))]
     return "\n".join(parts)
 
 
@@ -316,7 +319,7 @@ def _cells(group: Group) -> list[str]:
 
 
 def _aligned(table: _Table) -> Iterator[str]:
-    cells = [table.heads, *table.rows]
+    cells = [table.heads, *([printable(cell) for cell in row] for row in table.rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(table.heads))]
     for row in cells:
         padded = [
@@ -327,7 +330,8 @@ def _aligned(table: _Table) -> Iterator[str]:
 
 
 def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|")
+    """Text that means itself in Markdown: no markup, no HTML, no other cell."""
+    return MARKUP.sub(r"\\\g<0>", printable(cell)).replace("&", "&amp;").replace("<", "&lt;")
 
 
 def _spelt(spread: Spread) -> str:
