@@ -45,6 +45,7 @@ from toki.store import open_database
 from toki.store import trouble
 
 ROOT = Path(__file__).parents[1]
+SCHEMAS = Path(__file__).with_name("schemas")
 COLUMNS = [
     *("id", "at", "conversation", "endpoint", "model", "status", "stream", "prompt_tokens", "reply_tokens", "parent"),
     *("shared", "similarity", "predicted", "alone", "reused", "evaluated", "outcome", "slot", "action", "reason"),
@@ -447,6 +448,33 @@ def test_migrations_run_once_and_keep_the_rows(path: Path, monkeypatch: pytest.M
     assert names == ["m001_requests", "m002_own_requests", "m003_findings", "m004_checks", "m999_note"]
 
 
+@pytest.mark.parametrize("schema", sorted(SCHEMAS.iterdir()), ids=lambda schema: schema.stem)
+def test_a_database_of_each_earlier_schema_becomes_todays_and_keeps_its_rows(path: Path, schema: Path) -> None:
+    """tests/schemas has a database as each migration left it, in SQL: a migration that is out never changes."""
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(schema.read_text())
+        tables = ["requests", *(name for name in ("own_requests", "findings", "checks") if name in schema.read_text())]
+        before = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in tables}
+    assert all(before.values())
+    with storing(path, keep_days=10**6) as store:
+        store.put(row(1))
+    new = path.with_name("new.db")
+    open_database(new).close()
+    assert structure(path) == structure(new)
+    with closing(sqlite3.connect(path)) as db:
+        for name, rows in before.items():
+            assert db.execute(f"SELECT * FROM {name} LIMIT {len(rows)}").fetchall() == rows
+        assert db.execute("SELECT id FROM requests").fetchall() == [(1,), (2,), (3,), (4,)]
+        assert db.execute("SELECT requests FROM totals").fetchall() == [(4,)]
+        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def structure(path: Path) -> list[dict[str, Any]]:
+    found = read(path, "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name")
+    return [{**one, "sql": " ".join((one["sql"] or "").replace('"', "").split())} for one in found]
+
+
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_database(path).close()
     monkeypatch.setattr(module, "MIGRATIONS", (*MIGRATIONS, m999_breaks))
@@ -796,3 +824,26 @@ def test_old_rows_are_deleted_again_later(path: Path, monkeypatch: pytest.Monkey
         store.put(row(1))
         until(lambda: count(path) == 1)
         until(lambda: count(path) == 0)
+
+
+def test_the_space_of_old_rows_is_given_back(path: Path) -> None:
+    old = time.time() - 8 * 86_400
+    with storing(path, keep_days=10) as store:
+        for key in range(8000):
+            store.put(row(key, at=old))
+    size = path.stat().st_size
+    with storing(path, keep_days=7):
+        until(lambda: 4096 * read(path, "PRAGMA page_count")[0]["page_count"] < size / 4)
+    assert path.stat().st_size < size / 4
+    assert read(path, "PRAGMA integrity_check") == [{"integrity_check": "ok"}]
+
+
+def test_a_file_that_cannot_shrink_in_steps_is_used_again(path: Path) -> None:
+    """Files that were made without it keep their size, as they always did."""
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript((SCHEMAS / "m001_requests.sql").read_text())
+    with storing(path, keep_days=1) as store:
+        until(lambda: count(path) == 0)
+        store.put(row(1))
+    assert [found["id"] for found in read(path)] == [4]

@@ -26,6 +26,7 @@ from toki.inspect import report as reporting
 from toki.inspect.examine import KEY_VARIABLE
 from toki.inspect.examine import examine
 from toki.inspect.records import Unreadable
+from toki.inspect.records import each
 from toki.inspect.records import findings
 from toki.inspect.records import own
 from toki.inspect.records import requests
@@ -235,7 +236,7 @@ def report(known: argparse.Namespace, _: Sequence[str]) -> int:
     """`toki report`: totals and findings of the database."""
     path, since = _database(known), known.since
     try:
-        summed = reporting.report(requests(path, since), own(path, since), findings(path, since))
+        summed = reporting.report(each(path, since), own(path, since), findings(path, since))
     except Unreadable as error:
         raise CannotRun(str(error)) from error
     print(FORMATS[known.format](summed))

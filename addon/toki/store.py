@@ -37,6 +37,7 @@ BATCH = 500  # rows of one transaction
 BUSY_S = 2.0  # how long SQLite waits for another writer; at close two such waits fit into the time-out
 RETRY_S = 0.5  # between two tries while there is trouble
 CLEAN_BATCH = 1_000  # old rows deleted at once: a few milliseconds, so that other writers get their turn
+FREE_BATCH = 1_000  # pages (of 4 KiB) given back at once, likewise
 DAY_S = 86_400
 KNOWN_KEYS = 32_768  # requests, and conversations, whose row ids are remembered for later rows
 TEXT_LIMIT = 1_000  # characters of a text: a client chooses the model's name
@@ -250,7 +251,8 @@ def open_database(path: Path) -> sqlite3.Connection:
                 file.chmod(mode)
     db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
     try:
-        _applied(db)  # refuses before anything is written
+        if not _applied(db):  # refuses before anything is written
+            db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of no effect once there is a table
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
         with db:
@@ -350,6 +352,15 @@ class Database:
             for table in ("own_requests", "findings", "checks"):
                 db.execute(f"DELETE FROM {table} WHERE request IN ({old})", (at, limit))
             return db.execute(f"DELETE FROM requests WHERE id IN ({old})", (at, limit)).rowcount
+
+    def give_back(self, limit: int) -> int:
+        """Return at most `limit` unused pages to the disk; how many it were. 0 for a file that can't shrink in steps,
+        whose unused pages are used again."""
+        db = self._connection()
+        (before,) = db.execute("PRAGMA freelist_count").fetchone()
+        db.executescript(f"PRAGMA incremental_vacuum({limit})")  # `execute` takes but its first step, one page
+        (after,) = db.execute("PRAGMA freelist_count").fetchone()
+        return int(before - after)
 
     def close(self) -> None:
         if self._db is not None:
@@ -455,10 +466,15 @@ class Store:
             self._lose(len(rows) - len(kept))
 
     def _clean(self) -> bool:
-        """Delete some of the rows that are too old; True where more may be left."""
+        """Delete some of the rows that are too old, or then give some of their space back; True where more may be left.
+
+        One step, after which the rows that came meanwhile are written.
+        """
         # In whole numbers, and not before 1970: any number of days is fine.
         before = max(0, int(time.time()) - self._keep_s)
-        return self._database.delete_before(before, CLEAN_BATCH) == CLEAN_BATCH
+        if self._database.delete_before(before, CLEAN_BATCH):
+            return True
+        return self._database.give_back(FREE_BATCH) == FREE_BATCH
 
     def _tell_trouble(self, error: Exception) -> None:
         kind = trouble(error)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
+from collections.abc import Iterator
 from collections.abc import Sequence
 from contextlib import closing
+from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import fields
 from pathlib import Path
@@ -92,6 +94,13 @@ def requests(path: Path, since: float = 0.0, latest: int | None = None) -> list[
     return [Request(*row) for row in reversed(rows)]
 
 
+def each(path: Path, since: float = 0.0) -> Iterator[Request]:
+    """The rows from `since` on in the order of their ids, however many they are: none is kept. Raises Unreadable."""
+    with _reading(path) as db:
+        for row in db.execute(f"SELECT {COLUMNS} FROM requests WHERE at >= ? ORDER BY id", (since,)):
+            yield Request(*row)
+
+
 def own(path: Path, since: float = 0.0) -> Own | None:
     """toki's own requests for rows from `since` on; None where the database is of a toki that did not keep them."""
     query = """
@@ -137,10 +146,16 @@ def working_set(rows: Sequence[Request]) -> WorkingSet:
 
 
 def _rows(path: Path, query: str, values: Sequence[float]) -> list[tuple[Any, ...]]:
+    with _reading(path) as db:
+        return db.execute(query, values).fetchall()
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
     if not path.is_file():
         raise Unreadable(f"there is no database at {path}")
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=BUSY_S, uri=True)) as db:
-            return db.execute(query, values).fetchall()
+            yield db
     except sqlite3.Error as error:
         raise Unreadable(f"{path} can't be read as toki's database: {error}") from error

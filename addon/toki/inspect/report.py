@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections import defaultdict
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import asdict
 from dataclasses import dataclass
@@ -105,71 +107,93 @@ class Report:
     advice: Sequence[str] = ()
 
 
-def report(rows: Sequence[Request], own: Own | None, found: Sequence[Why] | None) -> Report:
-    """Sum `rows` up, with what toki sent itself, and what was found about them."""
-    by_endpoint = _groups(rows, lambda row: f"{row.endpoint} {row.model}".rstrip(" "))
-    judged = [row for row in rows if row.predicted is not None and row.reused is not None and row.prompt_tokens]
-    near = [row for row in judged if abs((row.predicted or 0) - (row.reused or 0)) <= NEAR * (row.prompt_tokens or 0)]
-    unanswered = [row for row in rows if row.status is None]
+class _Tally:
+    """Sums that grow row by row."""
+
+    def __init__(self) -> None:
+        self._outcomes: Counter[str] = Counter()
+        self._prompt_tokens = 0
+        self.evaluated = 0
+        self._alone_evaluated = 0
+
+    def add(self, row: Request) -> None:
+        self._outcomes[row.outcome] += 1
+        self._prompt_tokens += row.prompt_tokens or 0
+        if row.evaluated is not None:
+            self.evaluated += row.evaluated
+            unpredicted = row.prompt_tokens is None or row.alone is None
+            self._alone_evaluated += row.evaluated if unpredicted else (row.prompt_tokens or 0) - (row.alone or 0)
+
+    def sums(self) -> Sums:
+        return Sums(
+            requests=self._outcomes.total(),
+            hits=self._outcomes[Outcome.HIT],
+            soft_hits=self._outcomes[Outcome.SOFT_HIT],
+            misses=self._outcomes[Outcome.MISS],
+            unknown=self._outcomes[Outcome.UNKNOWN],
+            prompt_tokens=self._prompt_tokens,
+            evaluated=self.evaluated,
+            alone_evaluated=self._alone_evaluated,
+        )
+
+
+def report(rows: Iterable[Request], own: Own | None, found: Sequence[Why] | None) -> Report:
+    """Sum `rows` up, with what toki sent itself, and what was found about them. Goes through `rows` once."""
+    since = until = None
+    total, counts, reasons = _Tally(), Counter[str](), Counter[str]()
+    actions, endpoints, conversations = (defaultdict[str, _Tally](_Tally) for _ in range(3))
+    added, first_byte = array("d"), array("d")
+    for row in rows:
+        since, until = row.at if since is None else since, row.at
+        endpoint = f"{row.endpoint} {row.model}".rstrip(" ")
+        for tally in (total, actions[row.action], endpoints[endpoint], conversations[str(row.conversation)]):
+            tally.add(row)
+        added.append(row.added_ms)
+        if row.first_byte_ms is not None:
+            first_byte.append(row.first_byte_ms)
+        if row.action == "passed":
+            reasons[row.reason] += 1
+        if row.predicted is not None and row.reused is not None and row.prompt_tokens:
+            counts["predicted"] += 1
+            counts["right"] += abs(row.predicted - row.reused) <= NEAR * row.prompt_tokens
+        counts["unread"] += not row.read
+        counts["failed"] += row.status not in (None, 200)
+        counts["unanswered"] += row.status is None
+        counts["given_up"] += row.status is None and row.total_ms >= 1000 * GIVEN_UP_S
     summed = Report(
-        since=rows[0].at if rows else None,
-        until=rows[-1].at if rows else None,
-        totals=_sums(rows),
+        since=since,
+        until=until,
+        totals=total.sums(),
         own=own,
-        predicted=len(judged),
-        right=len(near),
-        added=_spread(row.added_ms for row in rows),
-        first_byte=_spread(row.first_byte_ms for row in rows if row.first_byte_ms is not None),
-        actions=_groups(rows, lambda row: row.action),
-        endpoints=by_endpoint,
-        conversations=_groups(rows, lambda row: str(row.conversation))[:MOST],
-        reasons=Counter(row.reason for row in rows if row.action == "passed").most_common(MOST),
+        predicted=counts["predicted"],
+        right=counts["right"],
+        added=_spread(added),
+        first_byte=_spread(first_byte),
+        actions=_groups(actions),
+        endpoints=_groups(endpoints),
+        conversations=_groups(conversations)[:MOST],
+        reasons=reasons.most_common(MOST),
         causes=None if found is None else _causes(found),
         worst=sorted(found or (), key=lambda why: -why.tokens)[:MOST],
-        unread=sum(not row.read for row in rows),
-        failed=sum(row.status not in (None, 200) for row in rows),
-        unanswered=len(unanswered),
-        given_up=sum(row.total_ms >= 1000 * GIVEN_UP_S for row in unanswered),
+        unread=counts["unread"],
+        failed=counts["failed"],
+        unanswered=counts["unanswered"],
+        given_up=counts["given_up"],
     )
     return replace(summed, advice=tuple(_advice(summed)))
 
 
-def _alone(row: Request) -> int:
-    """What the server alone is predicted to evaluate, of a request whose `evaluated` is known."""
-    assert row.evaluated is not None
-    return row.evaluated if row.prompt_tokens is None or row.alone is None else row.prompt_tokens - row.alone
-
-
-def _sums(rows: Sequence[Request]) -> Sums:
-    outcomes = Counter(row.outcome for row in rows)
-    told = [row for row in rows if row.evaluated is not None]
-    return Sums(
-        requests=len(rows),
-        hits=outcomes[Outcome.HIT],
-        soft_hits=outcomes[Outcome.SOFT_HIT],
-        misses=outcomes[Outcome.MISS],
-        unknown=outcomes[Outcome.UNKNOWN],
-        prompt_tokens=sum(row.prompt_tokens or 0 for row in rows),
-        evaluated=sum(row.evaluated or 0 for row in told),
-        alone_evaluated=sum(map(_alone, told)),
-    )
-
-
-def _groups(rows: Iterable[Request], name: Callable[[Request], str]) -> list[Group]:
+def _groups(tallies: Mapping[str, _Tally]) -> list[Group]:
     """Those that evaluated most come first."""
-    groups: dict[str, list[Request]] = {}
-    for row in rows:
-        groups.setdefault(name(row), []).append(row)
-    found = [Group(each, _sums(members)) for each, members in groups.items()]
-    return sorted(found, key=lambda group: -group.sums.evaluated)
+    ordered = sorted(tallies.items(), key=lambda one: -one[1].evaluated)
+    return [Group(name, tally.sums()) for name, tally in ordered]
 
 
-def _spread(values: Iterable[float]) -> Spread:
-    known = list(values)
-    if not known:
+def _spread(values: Sequence[float]) -> Spread:
+    if not values:
         return Spread(None, None, None)
-    p50, p95 = np.percentile(known, (50, 95))
-    return Spread(round(float(p50), 1), round(float(p95), 1), round(max(known), 1))
+    p50, p95, most = np.percentile(np.array(values), (50, 95, 100))
+    return Spread(round(float(p50), 1), round(float(p95), 1), round(float(most), 1))
 
 
 def _causes(found: Sequence[Why]) -> list[Cause]:
