@@ -17,7 +17,7 @@ from unittest import mock
 
 import numpy as np
 
-import toki.engine.core as core
+import toki.engine.decider as decider
 from toki.engine.core import Engine
 from toki.engine.embedding import embed_prefix
 from toki.engine.events import Answered
@@ -96,8 +96,8 @@ def run(known: Known, n_slots: int, length: int, turns: int) -> tuple[list[float
             choice, whole = Stopwatch(), Stopwatch()
             with contextlib.ExitStack() as patches:
                 for name in ("options", "cheapest", "Returns"):
-                    timed = choice.around(getattr(core, name))
-                    patches.enter_context(mock.patch.object(core, name, timed))
+                    timed = choice.around(getattr(decider, name))
+                    patches.enter_context(mock.patch.object(decider, name, timed))
                 commands = whole.around(engine.handle)(event)
             if turn >= WARM_TURNS:
                 choices.append(1000 * choice.seconds)

@@ -26,8 +26,8 @@ from servers import Flags
 from servers import smollm2
 from servers import start
 from servers import tiny_model
-from toki.engine.core import outcome
 from toki.engine.events import Outcome
+from toki.engine.record import outcome
 from traffic import Run
 from traffic import Scenario
 from traffic.request import system

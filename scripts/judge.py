@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dataclasses import field
 from pathlib import Path
 
-from toki.engine.core import ON_THE_WAY
+from toki.engine.abandoned import ON_THE_WAY
 from toki.engine.core import Engine
 from toki.engine.events import Action
 from toki.engine.events import Answered

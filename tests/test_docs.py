@@ -16,6 +16,7 @@ from toki import notes
 from toki.engine import conversations
 from toki.engine import core
 from toki.engine import history
+from toki.engine import looks
 from toki.engine import policy
 from toki.engine import trust
 from toki.engine.events import Action
@@ -147,7 +148,7 @@ def test_words_for_figures_are_true() -> None:
     assert trust.ENOUGH == 3, "README: after three right predictions; decisions: at least three times"
     assert trust.WRONG == 4, "decisions: a wrong one counts four times"
     assert core.MOST_PRIMERS == 2, "README: up to two primers"
-    assert core.FOREIGN_PAUSE == 60, "README: steers nothing for a minute"
+    assert looks.FOREIGN_PAUSE == 60, "README: steers nothing for a minute"
 
 
 @pytest.fixture(scope="module")

@@ -40,6 +40,7 @@ from toki.engine.events import Resume
 from toki.engine.events import Send
 from toki.engine.events import SlotView
 from toki.engine.events import Wait
+from toki.engine.knowledge import Knowledge
 from toki.engine.rules import UNLIMITED
 from toki.engine.rules import Known
 from toki.engine.tokens import Tokens
@@ -103,6 +104,11 @@ class Stage:
         self.checks: list[Callable[[int, Decision], None]] = []  # called with each request as it is released
         self.restart(LiteralServer(flags))
 
+    @property
+    def knowledge(self) -> Knowledge:
+        """What the engine knows of the server."""
+        return self.engine._knowledge
+
     # --- what may happen --------------------------------------------------------------------------
 
     def restart(self, server: LiteralServer) -> None:
@@ -117,7 +123,7 @@ class Stage:
         n_ctx = self.flags.n_ctx or self.flags.pool or 1 << 20
         self.tell(Restarted(self.tick(), self.flags.n_slots, n_ctx, self.told, self.view()))
         if self.proven:
-            self.engine._actions.proven |= {Action.PINNED, Action.SWAPPED}
+            self.knowledge.levers.proven |= {Action.PINNED, Action.SWAPPED}
 
     def lose(self, key: int) -> None:
         """The connection of a released request breaks."""

@@ -20,12 +20,11 @@ from tests.engine.literal import common_prefix
 from tests.engine.stage import Stage
 from tests.engine.stage import known
 
-import toki.engine.core
+import toki.engine.knowledge
 from toki.engine import fork
 from toki.engine import waiting
 from toki.engine.account import STAKE
 from toki.engine.core import Engine
-from toki.engine.core import outcome
 from toki.engine.events import Action
 from toki.engine.events import Answered
 from toki.engine.events import Arrived
@@ -52,6 +51,7 @@ from toki.engine.events import Send
 from toki.engine.events import SlotView
 from toki.engine.events import Unsteered
 from toki.engine.events import Wait
+from toki.engine.record import outcome
 from toki.engine.rules import Known
 from toki.engine.tokens import Tokens
 
@@ -180,7 +180,7 @@ def test_nothing_is_evaluated_in_vain(flags: Flags) -> None:
 
 @each_server
 def test_forgetting_costs_no_predictions(flags: Flags, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toki.engine.core, "COLLECT", 12)
+    monkeypatch.setattr(toki.engine.knowledge, "COLLECT", 12)
     stage = Stage(flags, Mode.AUTO, known(flags))
     made = decisions(stage)
     for record in serve_all(stage, traffic(5, 25)):

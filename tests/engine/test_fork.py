@@ -280,7 +280,7 @@ def test_heads_differ_in_their_last_token() -> None:
 def test_a_head_that_takes_too_long_is_not_primed() -> None:
     for price, forked in ((10.0, True), (25.0, False)):
         stage = stage_of(FLAGS["-np 4"])
-        stage.engine._prices = Prices(evaluate=price)
+        stage.knowledge.prices = Prices(evaluate=price)
         together(stage, QUESTIONS)
         assert bool(stage.primers) is forked
 

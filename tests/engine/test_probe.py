@@ -82,7 +82,7 @@ def test_a_swap_that_lands_elsewhere_is_not_used(measured: Measured | None) -> N
     shop.answer_probe(key, measured)
     shop.stage.prime(key)
     assert shop.made[key].action is not Action.SWAPPED
-    assert not shop.stage.engine._actions.usable(Action.SWAPPED)
+    assert not shop.stage.knowledge.levers.usable(Action.SWAPPED)
 
 
 def test_a_pin_is_tried_out_on_an_empty_slot_where_there_is_one() -> None:
@@ -118,7 +118,7 @@ def test_a_pin_that_is_not_heeded_is_not_used() -> None:
 def test_a_primer_is_preceded_by_a_probe() -> None:
     shop = Shop()
     stage = shop.stage
-    stage.engine._honoured["/v1/messages"] = False
+    stage.knowledge.levers.honoured["/v1/messages"] = False
     for n, probes in enumerate([1, 0]):
         prompt = [*SHARED, *range(1000 * n + 1000, 1000 * n + 1400)]
         key = stage.arrive(prompt, [1], change=lambda ask: replace(ask, endpoint="/v1/messages", honours_slot=False))
@@ -163,6 +163,6 @@ def test_another_server_is_tried_anew() -> None:
     shop = Shop()
     shop.stage.prime(shop.sibling(1000))
     finish(shop.stage)
-    assert shop.stage.engine._actions.proven
+    assert shop.stage.knowledge.levers.proven
     shop.stage.restart(LiteralServer(FLAGS))
-    assert not shop.stage.engine._actions.proven
+    assert not shop.stage.knowledge.levers.proven

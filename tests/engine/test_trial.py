@@ -119,7 +119,7 @@ def test_an_answer_that_tells_nothing_leaves_the_question_open() -> None:
     belief = shop.stage.engine.belief
     assert belief is not None
     assert all(slot.held is None or slot.held.place != UNKNOWN for slot in belief.base.slots)
-    assert shop.stage.engine._honoured == {}
+    assert shop.stage.knowledge.levers.honoured == {}
     assert belief.trusted
 
 

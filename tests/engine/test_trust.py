@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from toki.engine.contents import UNKNOWN
 from toki.engine.contents import Contents
 from toki.engine.contents import Held
-from toki.engine.events import Action
 from toki.engine.events import SlotView
 from toki.engine.rules import UNLIMITED
 from toki.engine.rules import Rules
@@ -19,9 +16,7 @@ from toki.engine.timeline import Finished
 from toki.engine.timeline import Launched
 from toki.engine.tokens import Tokens
 from toki.engine.trust import CAP
-from toki.engine.trust import ENOUGH
 from toki.engine.trust import EXCUSED
-from toki.engine.trust import Actions
 from toki.engine.trust import Belief
 
 
@@ -253,35 +248,3 @@ def test_before_any_entry_came_back_there_may_be_no_ram_cache() -> None:
     assert talk.says([*prompts[1], 7], 0) is False
     assert talk.belief.rules.ram == UNLIMITED
     assert talk.belief.errors == 1
-
-
-# --- actions --------------------------------------------------------------------------------------
-
-
-def test_an_action_that_does_not_keep_its_promise_is_dropped() -> None:
-    actions = Actions()
-    for _ in range(10):
-        actions.judge(Action.SWAPPED, right=True)
-    wrong = 0
-    while actions.usable(Action.SWAPPED):
-        actions.judge(Action.SWAPPED, right=False)
-        wrong += 1
-    assert wrong == ENOUGH
-    assert actions.usable(Action.PINNED)
-    actions.judge(Action.SWAPPED, right=True)
-    assert actions.usable(Action.SWAPPED)
-
-
-def test_passing_is_always_possible() -> None:
-    actions = Actions()
-    for _ in range(10):
-        actions.judge(Action.PASSED, right=False)
-    assert actions.usable(Action.PASSED)
-
-
-@pytest.mark.parametrize("right", [True, False])
-def test_every_action_starts_usable(right: bool) -> None:
-    actions = Actions()
-    assert all(actions.usable(action) for action in Action)
-    actions.judge(Action.PINNED, right)
-    assert actions.usable(Action.PINNED)

@@ -173,7 +173,8 @@ def test_a_length_that_the_server_contradicts_is_never_believed() -> None:
     (record,) = [command for command in commands if isinstance(command, Record)]
     assert record.parent is None
     assert any(isinstance(command, Look) for command in commands)
-    assert not any(conversation.held.length == 52 for conversation in talk.engine._conversations.recent.values())
+    conversations = talk.engine._knowledge.conversations.recent.values()
+    assert not any(conversation.held.length == 52 for conversation in conversations)
     talk.serve([*PROMPTS[0], 7, 8, 9])  # nothing is left of it to be a parent of what follows
     record = next(command for command in talk.serve([*PROMPTS[1], 7]) if isinstance(command, Record))
     assert (record.parent, record.shared) == (2, 50)

@@ -75,8 +75,8 @@ def test_a_refused_swap_leaves_the_pin() -> None:
     assert made[key].action is Action.SWAPPED
     refuse(stage, key)
     finish(stage)
-    assert not stage.engine._actions.usable(Action.SWAPPED)
-    assert stage.engine._actions.usable(Action.PINNED)
+    assert not stage.knowledge.levers.usable(Action.SWAPPED)
+    assert stage.knowledge.levers.usable(Action.PINNED)
 
 
 def test_what_is_not_steered_or_not_known_is_not_upset() -> None:

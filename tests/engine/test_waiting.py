@@ -33,8 +33,8 @@ def busy(mode: Mode = Mode.AUTO, flags: Flags = FLAGS) -> tuple[Stage, int]:
     stage = Stage(flags, mode, known(flags))
     for n in range(6):
         stage.serve([900 + n] * 80, [n] * 3)
-    stage.engine._prices = Prices(evaluate=0.5)
-    stage.engine._pace = Pace(100.0)
+    stage.knowledge.prices = Prices(evaluate=0.5)
+    stage.knowledge.pace = Pace(100.0)
     stage.serve(BIG[:2900], [1])
     key = stage.arrive(BIG, [7])
     stage.reach(0)
@@ -54,7 +54,7 @@ def end(stage: Stage) -> None:
 def test_it_waits_and_finds_the_prefix_evaluated() -> None:
     stage, big = busy()
     side = stage.arrive(SIDE, [1])
-    assert 0 < stage.waits[side] - stage.now <= len(BIG) * stage.engine._prices.evaluate / 1000 + 1e-9
+    assert 0 < stage.waits[side] - stage.now <= len(BIG) * stage.knowledge.prices.evaluate / 1000 + 1e-9
     before = stage.evaluated
     end(stage)
     assert stage.resumed == [side]
@@ -85,7 +85,7 @@ def test_it_waits_no_longer_than_the_prefill_that_it_saves() -> None:
     assert side not in stage.held
     end(stage)
     assert stage.records[-1].measured.reused == 0
-    assert stage.engine._actions.score[Action.WAITED] < 0
+    assert stage.knowledge.levers.score[Action.WAITED] < 0
 
 
 def test_a_lever_that_disappoints_is_dropped() -> None:
@@ -100,7 +100,7 @@ def test_a_lever_that_disappoints_is_dropped() -> None:
 @pytest.mark.parametrize("pace", [Pace(), Pace(5000.0)])
 def test_it_does_not_wait_for_long_answers_or_unknown_ones(pace: Pace) -> None:
     stage, _ = busy()
-    stage.engine._pace = pace
+    stage.knowledge.pace = pace
     assert stage.arrive(SIDE, [1]) not in stage.held
 
 

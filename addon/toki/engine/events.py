@@ -26,6 +26,10 @@ class Mode(StrEnum):
     PIN = "pin"  # always the verified longest prefix, where that is safe
     OFF = "off"  # pass everything; rows only
 
+    @property
+    def steers(self) -> bool:
+        return self in (Mode.AUTO, Mode.PIN)
+
 
 class Action(StrEnum):
     """What was done with a request (column `action`; CONTRACT names)."""

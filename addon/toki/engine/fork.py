@@ -5,14 +5,13 @@ b11549, four prompts of 8,060 tokens: 32,240 evaluated). Forked, it is evaluated
 Further primers of one other token each, swapped onto the slot of the first, each push the one before them into the RAM
 cache: a copy for everyone, since no entry contains another. The requests themselves then go as they came (8,244).
 
-Pure: who belongs together, and whether it pays on a shadow; the engine does the rest.
+Who belongs together, and whether it pays on a shadow; `forks` carries it out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from toki.engine.contents import Contents
 from toki.engine.contents import Held
@@ -32,20 +31,6 @@ OVERDUE = 2.0  # times its expected prefill after which a primer is not waited f
 SLACK = 1.0  # seconds beside that
 NO_WORSE = 1.02  # times what the requests cost unforked: more must not follow from any hypothesis about a new server
 FIRST = -(1 << 60)  # keys of primers on copies of a shadow: like those of no request
-
-
-@dataclass(slots=True)
-class Fork:
-    """A fork under way, carried out by the request `carrier` on behalf of all `members`, itself included."""
-
-    carrier: int
-    members: set[int]
-    head: Held  # what they share
-    until: float  # when they stop waiting for it
-    left: list[Held]  # primers that are still to be sent
-    planned: int  # primers in all
-    slot: int | None = None  # where the first one was evaluated
-    done: int = 0  # primers that were evaluated
 
 
 def kin(contents: Contents, prompt: Held, others: Mapping[int, Held]) -> tuple[int, list[int]]:

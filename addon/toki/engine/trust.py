@@ -1,4 +1,4 @@
-"""Trust: predicted against measured. Which Rules hold for a server, and which actions may be used on it.
+"""Trust: predicted against measured, and so which Rules hold for a server.
 
 The flags that matter cannot be read over HTTP, so several hypotheses run side by side. Each moves its own shadow on;
 each answer and each look at the slots scores them all; the one that was right most leads.
@@ -7,14 +7,11 @@ each answer and each look at the slots scores them all; the one that was right m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
 from dataclasses import replace
 
 from toki.engine.contents import UNKNOWN
 from toki.engine.contents import Contents
 from toki.engine.contents import Held
-from toki.engine.events import Action
 from toki.engine.events import SlotView
 from toki.engine.rules import UNLIMITED
 from toki.engine.rules import Known
@@ -223,29 +220,3 @@ class Belief:
 def _guessed(held: Held) -> bool:
     """Whether a guessed reply is part of some contents."""
     return 0 < held.certain < held.length
-
-
-@dataclass(slots=True)
-class Actions:
-    """Which actions keep what they promise on this server; one that does not is dropped until it is shown right."""
-
-    score: dict[Action, int] = field(default_factory=dict)
-    proven: set[Action] = field(default_factory=set)  # levers that were tried out before their first use
-
-    def usable(self, action: Action) -> bool:
-        return self.score.get(action, 0) > -ENOUGH
-
-    def prove(self, lever: Action, works: bool) -> None:
-        """A lever was tried out at no cost."""
-        self.proven.add(lever)
-        if not works:
-            self.drop(lever)
-
-    def drop(self, action: Action) -> None:
-        """It does not work here."""
-        self.score[action] = -ENOUGH
-
-    def judge(self, action: Action, right: bool) -> None:
-        if action is not Action.PASSED:
-            now = self.score.get(action, 0)
-            self.score[action] = min(ENOUGH, now + 1) if right else max(-ENOUGH, now - 2)

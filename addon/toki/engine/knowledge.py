@@ -1,0 +1,217 @@
+"""Knowledge: all that is known of one server and of what was asked of it. With another server it starts over.
+
+Flags that matter can't be read over HTTP, so there are several hypotheses about it (`Belief`); the one that was wrong
+least leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+from toki.engine.account import Account
+from toki.engine.contents import UNKNOWN
+from toki.engine.contents import Contents
+from toki.engine.contents import Held
+from toki.engine.conversations import Conversations
+from toki.engine.events import Action
+from toki.engine.events import Holding
+from toki.engine.events import Measured
+from toki.engine.events import Restarted
+from toki.engine.events import SlotView
+from toki.engine.events import Span
+from toki.engine.flights import Flight
+from toki.engine.history import History
+from toki.engine.levers import Levers
+from toki.engine.policy import Prices
+from toki.engine.rules import Known
+from toki.engine.rules import hypotheses
+from toki.engine.shadow import Launch
+from toki.engine.shadow import Wish
+from toki.engine.trust import Belief
+from toki.engine.waiting import Pace
+
+COLLECT = 1024  # token lists at which those that nothing refers to are forgotten
+LIKELY = 4  # hypotheses for which another order of what happened is looked for
+WORTH_TIMING = 64  # evaluated tokens from which the time that they took tells the server's speed
+
+
+class Knowledge:
+    """What is known of one server."""
+
+    def __init__(self) -> None:
+        self.contents = Contents()
+        self.history = History(self.contents)
+        self.conversations = Conversations(self.contents)
+        self.beliefs: list[Belief] = []  # none before the server is known
+        self.said = Known()  # what is said of the server's flags
+        self.levers = Levers()
+        self.prices = Prices()
+        self.pace = Pace()
+        self.account = Account()
+
+    def meet(self, event: Restarted, slots: Sequence[SlotView] | None) -> None:
+        """The server is known now, its slots are as seen (None: not shown)."""
+        self.said = event.known
+        self.beliefs = [
+            Belief(rules, self.contents, slots, event.known)
+            for rules in hypotheses(event.total_slots, event.n_ctx, event.known)
+        ]
+
+    @property
+    def belief(self) -> Belief | None:
+        """The hypothesis that was wrong least; the likeliest one where several were."""
+        return min(self.beliefs, key=lambda belief: belief.errors) if self.beliefs else None
+
+    @property
+    def undecided(self) -> bool:
+        """Whether hypotheses that did equally well think different things of the slots, so that a look tells."""
+        leader = self.belief
+        if leader is None:
+            return False
+        lengths = leader.lengths()
+        return any(b.errors < leader.errors + 1 and b.lengths() != lengths for b in self.beliefs)
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def read(self, flight: Flight) -> None:
+        """The tokens of a request are known, or known to be unknowable."""
+        ask = flight.ask
+        flight.read = True
+        if ask.tokens is None:
+            return
+        place = self.contents.add(ask.tokens, ask.lora, ask.images)
+        flight.prompt = self.contents.hold(place, len(ask.tokens), len(ask.tokens))
+        if flight.key < 0:  # toki's own: it continues nothing
+            return
+        conversation = self.conversations.note(flight.key, flight.prompt)
+        flight.thread, flight.conversation = conversation.key, conversation.name
+
+    def unread(self, flight: Flight) -> None:
+        """The tokens of a request were not what the server had, or not where they were thought to be: nothing may be
+        built on them."""
+        if flight.prompt is not None:
+            self.conversations.forget(flight.prompt)
+            flight.prompt = None
+
+    def wish(self, flight: Flight, steered: bool = True) -> Wish:
+        """A request, whose tokens are known, as the server gets it; or as it came."""
+        ask = flight.ask
+        assert flight.prompt is not None
+        pinned = self.levers.client_slot(ask)
+        if pinned is None and steered:
+            pinned = flight.decision.id_slot
+        return Wish(
+            flight.key, flight.prompt, pinned, ask.kind, ask.cache_prompt, ask.children, user_starts=ask.user_starts
+        )
+
+    def launch(self, flight: Flight) -> Launch | None:
+        """How a request was launched, as believed; None where it does not run."""
+        return self.belief.base.launches.get(flight.key) if self.belief is not None else None
+
+    def predict(self, flight: Flight, flights: Iterable[Flight]) -> tuple[Span | None, Span | None]:
+        """Reuse predicted for a request that leaves as it came behind `flights`: by this server, and by one that was
+        never steered. The latter only where it can't rest on contents from before toki's time: gains are reckoned from
+        it."""
+        belief = self.belief
+        if belief is None:
+            return None, None
+        flight.before = places(belief)
+        spans: list[Span | None] = []
+        for shadow in (belief.base, belief.alone):
+            after = shadow.copy()
+            for other in flights:
+                if not other.launched and other.prompt is not None:
+                    after.launch(self.wish(other, steered=shadow is belief.base))
+            launch = after.launch(self.wish(flight))
+            known = launch is not None and (launch.sure or shadow is belief.base)
+            spans.append(launch.reuse if launch is not None and known else None)
+        return spans[0], spans[1]
+
+    def slot(self, id_slot: int | None) -> int | None:
+        """The slot that an `id_slot` names; those beyond the last are swaps of the same ones."""
+        return None if id_slot is None or self.belief is None else id_slot % self.belief.rules.n_slots
+
+    # --- what answers tell ------------------------------------------------------------------------
+
+    def learn(self, flight: Flight, measured: Measured, at: float) -> bool:
+        """Compare each belief's prediction with the server's figures; whether the leading one was wrong."""
+        leader = self.belief
+        if leader is None or measured.reused is None or flight.prompt is None:
+            return flight.prompt is None
+        if not flight.prompt.length:
+            return False  # a probe proves nothing of what is reused
+        surprised = False
+        latest = (flight.ended or at) - measured.took
+        likely = sorted(self.beliefs, key=lambda belief: belief.errors)[:LIKELY]
+        for belief in self.beliefs:
+            belief.timeline.launched_by(flight.key, latest)
+            right = belief.judge(flight.key, measured.reused, flight.overlapped, measured.slot, belief in likely)
+            if belief is leader and right is not None:
+                surprised = not right
+                self.levers.judge(flight.decision.action, right)
+        if measured.prompt_ms is not None and measured.evaluated is not None and measured.evaluated >= WORTH_TIMING:
+            self.prices = self.prices.after(measured.prompt_ms / measured.evaluated)
+        alone = flight.decision.alone
+        if flight.key < 0:
+            if flight.decision.action is not Action.PASSED:  # a check of an answer steers nothing
+                self.account.spend(flight.prompt.length - measured.reused)
+        elif alone is not None:
+            self.account.settle(flight.prompt.length, alone.likely, measured.reused)
+        return surprised
+
+    def learn_pace(self, flight: Flight, at: float) -> None:
+        """An answer is complete: how long it took behind its prefill."""
+        launch = self.launch(flight)
+        if launch is not None and flight.prompt is not None and self.prices.measured:
+            prefill = (flight.prompt.length - launch.reuse.likely) * self.prices.evaluate
+            self.pace = self.pace.after(1000 * (at - flight.released) - prefill)
+
+    def lose_track(self) -> None:
+        """A request of unknown tokens runs: any idle slot, and the RAM cache, may hold something else now."""
+        for belief in self.beliefs:
+            belief.timeline.lose_ram()
+            for shadow in (belief.base, belief.alone):
+                for number, slot in enumerate(shadow.slots):
+                    if slot.idle:
+                        length = slot.held.length if slot.held else 1
+                        shadow.correct(number, self.contents.hold(UNKNOWN, 0, length))
+
+    # --- contents ---------------------------------------------------------------------------------
+
+    def describe(self, places: Sequence[tuple[int | None, Held, bool]], prompt: Held | None) -> tuple[Holding, ...]:
+        """Such places in numbers, with how much of each `prompt` starts with. Not for a request that waits: with many
+        RAM entries it takes a millisecond."""
+        shares = [0] * len(places)
+        if prompt is not None:
+            shares = self.contents.likely([one for _, one, _ in places], [prompt])[0].tolist()
+        names = {one.held.place: one.name for one in self.conversations.recent.values()}
+        return tuple(
+            Holding(number, one.length, shared, busy, names.get(one.place))
+            for (number, one, busy), shared in zip(places, shares, strict=True)
+        )
+
+    @property
+    def crowded(self) -> bool:
+        """Whether it is time to forget token lists that nothing refers to any more, so that memory stays bounded."""
+        return len(self.contents) >= COLLECT
+
+    def collect(self, others: Iterable[Held]) -> None:
+        """Forget all token lists but its own and those of `others`."""
+        live = {held.place for held in (*self._holds(), *others)}
+        self.contents.keep(live | self.history.places())
+
+    def _holds(self) -> Iterator[Held]:
+        for belief in self.beliefs:
+            yield from belief.timeline.holds()
+        for conversation in self.conversations.recent.values():
+            yield conversation.held
+
+
+def places(belief: Belief) -> Sequence[tuple[int | None, Held, bool]]:
+    """Slots and RAM entries (None) that hold something, what that is, and whether they are busy."""
+    slots = [(number, slot.held, slot.key is not None) for number, slot in enumerate(belief.base.slots)]
+    held: list[tuple[int | None, Held, bool]] = [(n, one, busy) for n, one, busy in slots if one is not None]
+    held += [(None, one, False) for one in belief.base.ram]
+    return held

@@ -1,0 +1,92 @@
+"""Levers: the ways to steer a request that work on this server and keep what they promise.
+
+Not every endpoint honours `id_slot`, and not every build lets a slot be swapped. Each lever is tried before its first
+use, and one that does not bring what was predicted is dropped until it is shown right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
+
+from toki.engine.events import Action
+from toki.engine.events import Ask
+from toki.engine.flights import Flight
+
+ENOUGH = 3  # right or wrong predictions between an action that is used and one that is dropped
+
+
+@dataclass(slots=True)
+class Levers:
+    """What was found out of them on one server."""
+
+    score: dict[Action, int] = field(default_factory=dict)
+    proven: set[Action] = field(default_factory=set)  # those that were tried out before their first use
+    honoured: dict[str, bool] = field(default_factory=dict)  # endpoints that may ignore `id_slot`, where it was tried
+
+    def usable(self, action: Action) -> bool:
+        return self.score.get(action, 0) > -ENOUGH
+
+    def untried(self, id_slot: int, n_slots: int) -> Action | None:
+        """The lever that a slot id pulls, if it was never tried on this server."""
+        lever = Action.PINNED if id_slot < n_slots else Action.SWAPPED
+        return None if lever in self.proven else lever
+
+    def prove(self, lever: Action, works: bool) -> None:
+        """A lever was tried out at no cost."""
+        self.proven.add(lever)
+        if not works:
+            self.drop(lever)
+
+    def drop(self, action: Action) -> None:
+        """It does not work here."""
+        self.score[action] = -ENOUGH
+
+    def judge(self, action: Action, right: bool) -> None:
+        """What was predicted of an action came true, or did not."""
+        if action is not Action.PASSED:
+            now = self.score.get(action, 0)
+            self.score[action] = min(ENOUGH, now + 1) if right else max(-ENOUGH, now - 2)
+
+    # --- endpoints --------------------------------------------------------------------------------
+
+    def honours(self, ask: Ask) -> bool:
+        """Whether a request's endpoint honours `id_slot`."""
+        return self.honoured.get(ask.endpoint, ask.honours_slot)
+
+    def client_slot(self, ask: Ask) -> int | None:
+        """The slot that the client chose, where its endpoint honours that."""
+        return ask.client_slot if self.honours(ask) else None
+
+    def unsure(self, ask: Ask) -> bool:
+        """Whether it is still to be found out if a request's endpoint honours `id_slot`. A server that ignores the key
+        does with it what it does without."""
+        return not ask.honours_slot and ask.endpoint not in self.honoured
+
+    def conclude_trial(self, flight: Flight) -> bool:
+        """A request that tried whether `id_slot` is honoured has ended: only a slot that was honoured explains the
+        reuse that was predicted for it, the two are far apart. Whether it was found out where the request ran.
+
+        Where the server told nothing, its client having left, it is taken to have ignored the slot, as the known builds
+        do, and the next one is a trial again.
+        """
+        ignored, decision, reused = flight.trial, flight.decision, flight.measured.reused
+        if ignored is None or decision.predicted is None:
+            return True
+        flight.trial = None
+        honoured = reused is not None and decision.predicted.low <= reused <= decision.predicted.high
+        if not honoured:  # what was predicted was for the other case
+            flight.decision = replace(decision, id_slot=None, predicted=None)
+        if honoured or (reused is not None and ignored.low <= reused <= ignored.high):
+            self.honoured[flight.ask.endpoint] = honoured
+            return True
+        return reused is None
+
+    def conclude_refusal(self, flight: Flight, status: int) -> None:
+        """What a server refuses only where toki has put something into it, toki puts there no more."""
+        if flight.refused is None or status >= 400:
+            return
+        if flight.refused.action is not Action.SWAPPED:
+            self.honoured[flight.ask.endpoint] = False
+        self.drop(flight.refused.action)
