@@ -46,6 +46,7 @@ from toki.engine.events import Resume
 from toki.engine.events import Send
 from toki.engine.events import Wait
 from toki.exchange import MUTE
+from toki.exchange import ONWARD
 from toki.exchange import Exchange
 from toki.exchange import budget
 from toki.server import Auth
@@ -84,7 +85,7 @@ class Engine:
         self.steer: int | None = 2
         self.broken = False
         self.wants_tokens = mode in (Mode.AUTO, Mode.PIN)
-        self.should_wait = self.must_wait = False
+        self.should_wait = self.must_wait = self.lets_go_on = False
         self.kept: list[Record] | None = None  # a list: records are kept back in it
         self.more: list[Command] = []
         self.waits: list[float] = []  # how long the next arrivals have to wait
@@ -191,6 +192,49 @@ def answer(exchange: Exchange, status: int = 200, content: bytes = b"{}", kind: 
 
 def ids(event: Arrived | Read) -> list[int] | None:
     return None if event.ask.tokens is None else event.ask.tokens.ids.tolist()
+
+
+# --- going on ---
+
+
+CHAT: dict[str, Any] = {
+    "messages": [{"role": "system", "content": "Be brief. " * 40}, {"role": "user", "content": "a"}]
+}
+LATER = [{"role": "assistant", "content": "{}"}, {"role": "user", "content": "b"}]
+CHATS = "/v1/chat/completions"
+
+
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("lets_go_on", [True, False])
+async def test_what_goes_on_where_the_latest_request_ended_is_not_held(
+    bench: Bench, lets_go_on: bool, ended: bool
+) -> None:
+    upstream = await bench.known()
+    bench.engine.lets_go_on = lets_go_on
+    first = bench.exchange(upstream, CHAT, CHATS)
+    await first.hold()
+    first.began(200, "application/json", "")
+    first.heard(json.dumps({"choices": [{"finish_reason": "stop"}]}).encode())
+    if ended:
+        first.ended()
+    else:
+        first.broke(sent=True, client_left=True)
+    rendering = bench.script.block("/apply-template")
+    exchange = bench.exchange(upstream, {**CHAT, "messages": CHAT["messages"] + LATER}, CHATS)
+    holding = asyncio.ensure_future(exchange.hold())
+    if not (lets_go_on and ended):
+        await until(lambda: bench.script.count("/apply-template") == 2)
+        assert not holding.done()
+        rendering.set()
+        assert await holding is not None
+        return
+    assert await holding is None
+    assert bench.told(Arrived)[-1].ask.unknown == ONWARD
+    looks = bench.script.count("/slots")
+    rendering.set()
+    await until(lambda: bench.told(Read))
+    assert len(ids(bench.told(Read)[0]) or ()) == sum(len(one["content"]) for one in CHAT["messages"] + LATER)
+    assert bench.script.count("/slots") == looks
 
 
 # --- held ---

@@ -43,6 +43,7 @@ from toki.engine.events import Unsteered
 from toki.engine.events import Wait
 from toki.inspect.explanation import Explanation
 from toki.inspect.inspector import Asked
+from toki.onward import Turn
 from toki.prompt import PromptReader
 from toki.prompt import UnreadablePrompt
 from toki.prompt import image_starts
@@ -60,6 +61,7 @@ from toki.store import Row
 from toki.upstream import Upstream
 
 BYTES_PER_MS = 256  # the deadline grows by a millisecond for so many bytes of body: the prefill takes longer
+ONWARD = "it goes on where the latest request ended, which the server finds by itself"
 MUTE = "the server tells nothing of its slots (no /props)"
 PATIENCE = 5.0  # seconds for look-ups that nobody waits for
 MOMENT = 0.05  # seconds that a request waits for others to be placed
@@ -114,6 +116,7 @@ class Exchange:
         self._owner = owner
         self._ask = Ask(endpoint.name, unknown="not read yet", owner=owner)
         self._prompts = upstream.prompts  # what reads this request
+        self._turn: Turn | None = None  # what it asks, once that is read
         self._looked: Looked | None = None
         self._go = asyncio.Event()  # nothing that is still being read can change the decision
         self._left = False
@@ -293,6 +296,8 @@ class Exchange:
     def _let_go(self) -> None:
         """The request leaves."""
         now = self._released = time.monotonic()
+        self._upstream.left(self.key, self._turn)
+        self._turn = None
         if self._told.tokens is None and self._study is not None and self._study.done():
             self._upstream.tell(Read(self.key, now, self._told))  # nothing more will be known
         self._loop.call_later(GRACE, self._inspect)
@@ -351,6 +356,12 @@ class Exchange:
             raise UnreadablePrompt(MUTE)
         if question.fixed or not upstream.holds:
             self._go.set()
+        turn = Turn(body, question, len(self.content), self._auth)
+        if self._released is None:
+            self._turn = turn
+            if not self._owner and upstream.goes_on(turn):
+                self._ask = replace(self._ask, unknown=ONWARD)
+                self._go.set()
         self._asked = asked = _asked(body, question)
         if isinstance(question.prompt, Unreadable):
             raise UnreadablePrompt(question.prompt.why)

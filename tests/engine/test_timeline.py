@@ -25,7 +25,7 @@ class Story:
     def __init__(self, rules: Rules = SPLIT) -> None:
         self.contents = Contents()
         base = Shadow(rules, self.contents)
-        self.timeline = Timeline(base, base.copy())
+        self.timeline = Timeline(base)
 
     def hold(self, ids: list[int]) -> Held:
         return self.contents.hold(self.contents.add(Tokens.of(ids)), len(ids), len(ids))

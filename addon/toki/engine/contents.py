@@ -199,16 +199,17 @@ class Contents:
 
     def span(self, held: Held, prompt: Held) -> Span:
         """How many leading tokens of `prompt`, wholly certain, `held` shares with it: likely, and in what range."""
-        most = min(held.length, prompt.length)
-        if UNKNOWN in (held.place, prompt.place):
+        most = held.length if held.length < prompt.length else prompt.length
+        if held.place == UNKNOWN or prompt.place == UNKNOWN:
             return Span(0, 0, most)
-        shared = int(self._lcp[held.place, prompt.place])
+        shared = self._lcp.item(held.place, prompt.place)
         if shared < held.certain:
-            shared = min(shared, most)
-            frame = FRAME if shared in self._images[prompt.place] else 0
-            return Span(shared, shared, min(shared + frame, most))
-        likely = most if shared >= self._length[held.place] else min(shared, most)
-        return Span(min(held.certain, most), likely, most)
+            if shared > most:
+                shared = most
+            images = self._images[prompt.place]
+            return Span(shared, shared, min(shared + FRAME, most) if images and shared in images else shared)
+        likely = most if shared > most or shared >= self._length.item(held.place) else shared
+        return Span(most if most < held.certain else held.certain, likely, most)
 
     def likely(self, held: Sequence[Held], prompts: Sequence[Held], *, alike: bool = False) -> npt.NDArray[np.int64]:
         """The likely common prefix of each of `prompts` with each of `held`: int64, shape (prompts, held).

@@ -42,6 +42,7 @@ from toki.engine.waiters import Waiter
 from toki.engine.waiters import Waiters
 
 MOST_PRIMERS = 2  # that go before one request
+MOST_SPS = 0.5  # the highest `--slot-prompt-similarity` that a prompt surely passes which goes on
 
 
 class Engine:
@@ -78,6 +79,13 @@ class Engine:
         """Whether a request that leaves now could overtake a steered one and take its slot, where a pin to a busy slot
         damages the answer that runs there. That holds for any request, steered or not."""
         return self.belief is not None and self.belief.rules.risky_pins and self._flights.steered
+
+    @property
+    def lets_go_on(self) -> bool:
+        """Whether a request that goes on where the latest one ended needs no decision: the server does nothing else,
+        and chooses by itself what a prompt shares most with."""
+        belief, busy = self.belief, bool(self._waiters) or self._flights.running
+        return self._mode is Mode.AUTO and not busy and belief is not None and 0 < belief.rules.sps <= MOST_SPS
 
     @property
     def should_wait(self) -> bool:

@@ -130,6 +130,11 @@ class Flights:
         return bool(self._steps)
 
     @property
+    def running(self) -> bool:
+        """Whether something has not ended, as far as is known."""
+        return self.priming is not None or any(flight.ended is None for flight in self)
+
+    @property
     def unplaced(self) -> bool:
         """Whether a request is on its way whose landing could change what is decided now."""
         return self.unsettled or self.priming is not None or any(not flight.placed for flight in self)

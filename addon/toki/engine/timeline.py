@@ -121,11 +121,11 @@ class Moment:
 
 
 class Timeline:
-    """`base` is the server as it is, `alone` as it would be had it never been steered."""
+    """`base` is the server as it is, `alone` as it would be had it never been steered: the same object until it is."""
 
-    def __init__(self, base: Shadow, alone: Shadow) -> None:
+    def __init__(self, base: Shadow) -> None:
         self.base = base
-        self.alone = alone
+        self.alone = base
         self._moments: deque[Moment] = deque(maxlen=KEPT)
         self._seen: dict[int, Seen] = {}  # of the requests whose launches can still be moved
 
@@ -151,9 +151,19 @@ class Timeline:
         self._append(moment)
 
     def _append(self, moment: Moment) -> None:
-        self._moments.append(replace(moment, base=self.base.copy(), alone=self.alone.copy()))
-        moment.step.apply(self.base, steered=True)
-        moment.step.apply(self.alone, steered=False)
+        step = moment.step
+        base, alone = self._copies(self.base, self.alone)
+        self._moments.append(Moment(step, moment.since, moment.until, moment.at, base, alone))
+        if self.alone is self.base and isinstance(step, Launched | Refused) and step.wish != step.unsteered:
+            self.alone = self.base.copy()
+        step.apply(self.base, steered=True)
+        if self.alone is not self.base:
+            step.apply(self.alone, steered=False)
+
+    @staticmethod
+    def _copies(base: Shadow, alone: Shadow) -> tuple[Shadow, Shadow]:
+        twin = base.copy()
+        return twin, twin if alone is base else alone.copy()
 
     def launched_by(self, key: int, latest: float) -> None:
         """The request `key` was launched at the `latest` then, as its answer tells."""
@@ -170,7 +180,7 @@ class Timeline:
                 self._moments[number] = replace(moment, step=replace(moment.step, revealed=(old, place)))
                 break
             shadows += [moment.base, moment.alone]
-        for shadow in shadows:
+        for shadow in set(shadows):
             shadow.reveal(old, place)
 
     def forget(self) -> None:
@@ -264,7 +274,7 @@ class Timeline:
     def _replay(self, order: Sequence[Moment], start: int) -> None:
         """Take the steps in a new order from `start` on."""
         first = self._moments[start]
-        self.base, self.alone = first.base.copy(), first.alone.copy()
+        self.base, self.alone = self._copies(first.base, first.alone)
         while len(self._moments) > start:
             self._moments.pop()
         for moment in order[start:]:

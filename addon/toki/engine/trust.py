@@ -50,7 +50,7 @@ class Belief:
                 base.find(view.id, contents.hold(UNKNOWN, 0, view.n_tokens) if view.n_tokens else None)
         # A server that ran before may have anything in its RAM cache.
         base.ram_known = slots is not None and not any(view.n_tokens or view.task >= 0 for view in slots)
-        self.timeline = Timeline(base, base.copy())
+        self.timeline = Timeline(base)
         self.score = 0.0  # trust: grows with right predictions, shrinks fast with wrong ones
         self._against = AGAINST * deviations(rules, known)
         self._wrong = 0.0  # how much it was wrong, forgotten slowly

@@ -1,0 +1,89 @@
+"""Which bodies go on from earlier ones."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from toki import endpoints
+from toki.onward import Turn
+from toki.server import Auth
+
+LONG = "You are a helpful assistant who answers in one sentence. " * 8
+CHAT: dict[str, Any] = {
+    "model": "m",
+    "messages": [{"role": "system", "content": LONG}, {"role": "user", "content": "one"}],
+    "max_tokens": 8,
+}
+ANSWER = {"role": "assistant", "content": "uno"}
+NEXT = {"role": "user", "content": "two"}
+LATER = {**CHAT, "messages": [*CHAT["messages"], ANSWER, NEXT]}
+
+
+def turn(body: dict[str, Any], path: str = "/v1/chat/completions", key: str = "") -> Turn:
+    endpoint = endpoints.match("POST", path)
+    assert endpoint is not None
+    return Turn(body, endpoint.read(body), len(json.dumps(body)), Auth(key))
+
+
+def test_a_chat_with_an_answer_and_a_message_more_goes_on() -> None:
+    assert turn(LATER).goes_on(turn(CHAT))
+    assert turn({**LATER, "max_tokens": 200, "stream": True}).goes_on(turn(CHAT))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        CHAT,  # the same again
+        {**LATER, "tools": [{"type": "function", "function": {"name": "f"}}]},  # stands before the messages
+        {**LATER, "model": "n"},
+        {**LATER, "chat_template_kwargs": {"enable_thinking": False}},
+        {**CHAT, "messages": [*CHAT["messages"], NEXT]},  # no answer between: the template may join the two
+        {**CHAT, "messages": [*CHAT["messages"], NEXT, NEXT]},
+        {**CHAT, "messages": [{"role": "system", "content": LONG + "!"}, *LATER["messages"][1:]]},
+        {**CHAT, "messages": [*CHAT["messages"], ANSWER, {"role": "user", "content": LONG * 2}]},  # mostly new
+        {**CHAT, "messages": {"role": "user"}},
+        {**CHAT, "messages": [*CHAT["messages"], "odd", NEXT]},
+    ],
+)
+def test_other_chats_do_not(other: dict[str, Any]) -> None:
+    assert not turn(other).goes_on(turn(CHAT))
+
+
+def test_only_the_same_client_goes_on_at_the_same_endpoint() -> None:
+    assert not turn(LATER, key="another").goes_on(turn(CHAT))
+    assert not turn(LATER, "/v1/messages").goes_on(turn(CHAT))
+
+
+def test_a_prompt_of_text_or_ids_goes_on_where_it_begins_as_the_earlier_one() -> None:
+    text = turn({"prompt": LONG}, "/completion")
+    assert turn({"prompt": LONG + "and more", "n_predict": 5}, "/completion").goes_on(text)
+    assert not turn({"prompt": "Not " + LONG}, "/completion").goes_on(text)
+    assert not turn({"prompt": LONG + "and more", "lora": [{"id": 0, "scale": 1.0}]}, "/completion").goes_on(text)
+    numbers = turn({"prompt": [*range(100)]}, "/completion")
+    assert turn({"prompt": [*range(110)]}, "/completion").goes_on(numbers)
+    assert not turn({"prompt": [7, *range(110)]}, "/completion").goes_on(numbers)
+
+
+def test_other_shapes_go_on_as_the_chats_that_they_are_converted_to() -> None:
+    """Claude Code marks its last messages for a cache that llama-server has not: its marks move on with each turn."""
+    mark = {"cache_control": {"type": "ephemeral"}}
+    first = {**CHAT, "messages": [{"role": "user", "content": [{"type": "text", "text": LONG, **mark}]}]}
+    then = [
+        {"role": "user", "content": [{"type": "text", "text": LONG}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "uno"}]},
+        {"role": "user", "content": [{"type": "text", "text": "two", **mark}]},
+    ]
+    assert turn({**CHAT, "messages": then}, "/v1/messages").goes_on(turn(first, "/v1/messages"))
+    answer = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "uno"}]}
+    answered = [{"role": "user", "content": LONG}, answer, NEXT]
+    typed = turn({"model": "m", "input": answered[:1]}, "/v1/responses")
+    assert turn({"model": "m", "input": answered}, "/v1/responses").goes_on(typed)
+
+
+def test_pictures_are_read_before_anything_is_said() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    first = {**CHAT, "messages": [{"role": "user", "content": [{"type": "text", "text": LONG}, picture]}]}
+    assert not turn({**first, "messages": [*first["messages"], ANSWER, NEXT]}).goes_on(turn(first))
