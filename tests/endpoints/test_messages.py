@@ -360,7 +360,8 @@ def test_a_stream() -> None:
 
 def test_a_stream_that_broke_off_shows_the_reuse_but_no_length_of_the_reply() -> None:
     found = measured(*STREAM[:4], finished=False)
-    assert (found.reused, found.evaluated, found.reply_tokens, found.finished) == (30, 1, None, False)
+    assert (found.prompt_tokens, found.reused, found.evaluated) == (31, 30, 1)
+    assert (found.reply_tokens, found.finished) == (None, False)
 
 
 @pytest.mark.parametrize(

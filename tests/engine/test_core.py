@@ -504,6 +504,47 @@ def test_a_reported_zero_deletes_what_was_believed(flags: Flags) -> None:
     assert not [held for held in belief.base.holds() if held.length == 200]
 
 
+def test_a_look_at_a_request_that_is_not_read_yet_says_nothing() -> None:
+    """In mode observe a request runs before its tokens are known; the look shows what its launch has cleared."""
+    stage = trusting(Flags(), Mode.OBSERVE)
+    stage.serve([*range(200)], [1])
+    belief = stage.engine.belief
+    assert belief is not None
+    before = (list(belief.base.slots), belief.errors)
+    asks: list[Ask] = []
+
+    def unread(ask: Ask) -> Ask:
+        asks.append(ask)
+        return replace(ask, tokens=None)
+
+    key = stage.arrive([*range(1000, 1300)], [1], change=unread)
+    stage.reach(0)
+    stage.look()
+    assert (list(belief.base.slots), belief.errors) == before
+    stage.tell(Read(key, stage.tick(), asks[0]))
+    stage.headers(0)
+    stage.end(0)
+    stage.answer(0)
+    assert stage.serve([*range(200), 5], [1]).measured.reused == 200
+    assert stage.records[-1].predicted == 200
+
+
+def test_what_a_request_reused_whose_client_left_is_predicted_and_judged() -> None:
+    """/v1/messages tells it with its first event."""
+    stage = trusting(Flags(), Mode.OBSERVE)
+    stage.serve([*range(200)], [1])
+    belief = stage.engine.belief
+    assert belief is not None
+    score = belief.score = 5.0
+    stage.arrive([*range(200), 5], [1] * 9)
+    stage.reach(0)
+    stage.headers(0)
+    stage.tell(Gone(stage.keys, stage.tick(), sent=True, shown=2, measured=Measured(201, 200, 1, finished=False)))
+    record = stage.records[-1]
+    assert (record.key, record.predicted, record.outcome) == (stage.keys, 200, Outcome.HIT)
+    assert belief.score == score + 1
+
+
 def test_wrong_predictions_end_the_steering() -> None:
     stage = trusting(Flags(unified=False, ram=0), Mode.PIN)
     stage.serve([*range(200)], [1])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from toki.engine.contents import UNKNOWN
 from toki.engine.contents import Contents
 from toki.engine.contents import Held
@@ -12,6 +14,7 @@ from toki.engine.rules import UNLIMITED
 from toki.engine.rules import Rules
 from toki.engine.shadow import Shadow
 from toki.engine.shadow import Wish
+from toki.engine.timeline import Cancelled
 from toki.engine.timeline import Finished
 from toki.engine.timeline import Launched
 from toki.engine.tokens import Tokens
@@ -167,6 +170,58 @@ def test_contents_that_moved_are_recognised_by_their_length() -> None:
     held = talk.belief.base.slots[1].held
     talk.belief.compare([view(0, 123)])
     assert talk.belief.base.slots[0].held is held
+
+
+def test_requests_that_took_the_slots_in_another_way_are_told_by_the_numbers_of_their_tasks() -> None:
+    """A server that empties idle slots shows one length only: which slot is used next can't be seen from that."""
+    talk = Talk(Rules(n_slots=3))
+    for start in (0, 1000, 2000):
+        talk.says([*range(start, start + 50 + start // 100)], 0)
+    assert talk.belief.lengths() == [70, 0, 0]
+    assert not talk.belief.compare([view(0, 0, task=8), view(1, 70, task=9), view(2, 0, task=3)])
+    base, alone = talk.belief.base, talk.belief.alone
+    assert talk.belief.lengths() == [0, 70, 0]
+    assert alone.slots == base.slots
+    assert sorted(range(3), key=lambda number: base.slots[number].used) == [2, 0, 1]
+    assert talk.belief.errors == 0
+    running = talk.launch([*range(3000, 3060)])
+    assert base.running(running) == 2
+
+
+def test_a_running_request_is_found_on_another_slot() -> None:
+    talk = Talk(Rules(n_slots=2))
+    talk.says([*range(40)], 0)
+    running = talk.launch([*range(1000, 1060)])
+    assert talk.belief.base.running(running) == 0
+    assert not talk.belief.compare([view(0, 0, task=1), view(1, 60, busy=True, task=2)])
+    assert talk.belief.base.running(running) == talk.belief.alone.running(running) == 1
+    assert talk.belief.lengths() == [0, 60]
+    assert talk.belief.errors == 0
+
+
+def test_where_tasks_are_not_ours_nothing_is_rearranged() -> None:
+    talk = Talk(Rules(n_slots=3))
+    talk.says([*range(50)], 0)
+    before = list(talk.belief.base.slots)
+    talk.belief.rearrange([view(0, 0, task=4), view(1, 20, task=9), view(2, 0, task=8)])  # another was there
+    talk.belief.rearrange([view(0, 0, task=-1), view(1, 0, task=-1), view(2, 77, task=8)])  # or something changed
+    assert talk.belief.base.slots == before
+    talk.belief.rearrange([view(0, 0, task=-1), view(1, 50, task=1), view(2, 0, task=-1)])
+    assert talk.belief.lengths() == [0, 50, 0]
+
+
+@pytest.mark.parametrize(("seen", "certain"), [(5, 5), (14, 10), (77, 10)])
+def test_what_a_request_left_that_was_cut_off_is_as_long_as_a_look_shows(seen: int, certain: int) -> None:
+    talk = Talk(Rules(n_slots=2, unified=False))
+    cut = talk.launch([*range(10)])
+    talk.belief.timeline.take(Cancelled(cut, 10, 20))
+    talk.says([*range(1000, 1010)], 0)  # it is in RAM now
+    assert talk.belief.compare([view(0, 10, task=2), view(1, seen, task=1)])
+    held = talk.belief.base.slots[1].held
+    assert held is not None
+    assert (held.certain, held.length) == (certain, seen)
+    assert [*talk.belief.base.ram] == [held]
+    assert talk.belief.errors == 0
 
 
 # --- the size of the RAM cache --------------------------------------------------------------------

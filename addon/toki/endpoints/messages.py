@@ -21,6 +21,7 @@ from toki.endpoints.conversion import member
 from toki.endpoints.conversion import text
 from toki.endpoints.figures import Figures
 from toki.endpoints.figures import Reply
+from toki.endpoints.figures import count
 from toki.endpoints.figures import part
 from toki.endpoints.options import question
 from toki.endpoints.question import Question
@@ -207,7 +208,9 @@ class MessagesMeter:
         start = part(chunk, "message")
         usage = part(start or chunk, "usage")
         if "cache_read_input_tokens" in usage:
-            self._figures.note(reused=usage["cache_read_input_tokens"], evaluated=usage.get("input_tokens"))
+            reused, evaluated = count(usage["cache_read_input_tokens"]), count(usage.get("input_tokens"))
+            whole = None if reused is None or evaluated is None else reused + evaluated
+            self._figures.note(prompt_tokens=whole, reused=reused, evaluated=evaluated)
         else:
             self._figures.note(prompt_tokens=usage.get("input_tokens"))
         if not start:  # message_start counts the reply as 0

@@ -178,11 +178,17 @@ class Engine:
         if any(flight.trial is not None for flight in self._flights):
             return []
         taken = self._flights.slots
-        if sum(view.busy for view in event.slots) < taken:
-            return []  # something has ended, or has not yet begun, of which nothing was heard so far
+        busy = sum(view.busy for view in event.slots)
+        if busy < taken:  # something has ended, or has not yet begun, of which nothing was heard so far
+            if busy == sum(flight.slots for flight in self._flights if flight.launched):
+                for belief in self._knowledge.beliefs:
+                    belief.rearrange(event.slots)
+            return []
         for flight in self._flights:
             self._flights.place(flight, event.at)
         self._course.apply(event.at)
+        if not all(flight.launched for flight in self._flights):
+            return []  # it shows a launch of which the beliefs hear only once the request is read
         if self._looks.note(event, taken):
             for belief in self._knowledge.beliefs:
                 belief.compare(event.slots)

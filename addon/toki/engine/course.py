@@ -168,6 +168,10 @@ class Course:
         """A request ended: score the predictions, move the beliefs on, record."""
         measured, knowledge = end.measured, self._knowledge
         surprised = False
+        if flight.launched and (isinstance(end, Answered) or end.sent):  # one that was cut off may have told its reuse
+            self._foretell(flight)
+            self._ended_unseen(flight, measured)
+            surprised = knowledge.learn(flight, measured, at)
         if isinstance(end, Gone) and end.sent:
             abandoned.leave(flight, at, end.shown, knowledge.launch(flight), knowledge.prices)
             surprised = True
@@ -176,9 +180,6 @@ class Course:
             if isinstance(end, Answered) and flight.launched:
                 if self._prelude is not None:
                     self._prelude.append((flight, end))
-                self._foretell(flight)
-                self._ended_unseen(flight, measured)
-                surprised = knowledge.learn(flight, measured, at)
                 self._finish(flight, measured, at)
             elif isinstance(end, Answered) and flight.prompt is not None:
                 self._refused(flight, flight.prompt, at)

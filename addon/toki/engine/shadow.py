@@ -41,18 +41,25 @@ class Wish:
     cache_prompt: bool = True
     children: int = 0
     user_starts: tuple[int, ...] = ()  # tokens before each user message of a chat
+    turn: int = NEVER_USED  # its place in the order in which requests came, where it had to wait since
     # The likely common prefix of the prompt with some contents, where it was worked out for many of them at once.
     shares: Mapping[Held, int] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One slot: what it holds (None: empty), the request that runs on it, and when it was last released."""
+    """One slot: what it holds (None: empty), the request that runs on it, and when it was last released.
+
+    `turn`: the place of the last request on it in the order in which they came, as the server numbers its tasks. `cut`:
+    that one was cut off, so that the length of what it left is a guess.
+    """
 
     held: Held | None = None
     key: int | None = None
     children: tuple[int, ...] = ()  # slots that copies of the running request took
     used: int = NEVER_USED
+    turn: int = NEVER_USED
+    cut: bool = False
     lora: str = ""  # the adapters of the request that ran on it last; "": the server's own
 
     @property
@@ -198,7 +205,8 @@ class Shadow:
         """Start a request; None where it is deferred until a slot is free (ctx:2603-2622)."""
         launched = self._launch(wish)
         if launched is None:
-            self.waiting.append(wish)
+            self._clock += 1
+            self.waiting.append(wish if wish.turn != NEVER_USED else replace(wish, turn=self._clock))
         return launched
 
     def _launch(self, wish: Wish) -> Launch | None:
@@ -245,8 +253,10 @@ class Shadow:
         now = prompt if 0 < prompt.length < rules.n_ctx else None if cleared else held
         foreign = reuse.high > 0 and held is not None and not self.contents.alike(held, prompt)
         for taken in (number, *others):
+            self._clock += 1
+            turn = self._clock if wish.turn == NEVER_USED else wish.turn
             self._kept.pop(taken, None)
-            self.slots[taken] = Slot(now, wish.key, used=self.slots[taken].used, lora=lora)
+            self.slots[taken] = Slot(now, wish.key, used=self.slots[taken].used, turn=turn, lora=lora)
         if others:
             self.slots[number] = replace(self.slots[number], children=tuple(others))
         if rules.idle_save and rules.ram:
@@ -295,7 +305,7 @@ class Shadow:
             held = self.contents.hold(held.place, certain, most, held.checkpoints.until(most)) if most else None
         self.launches.pop(key)
         for one in (number, *slot.children):  # each copy is cancelled by a task of its own
-            self._release(one, held if one == number else None)
+            self._release(one, held if one == number else None, cut=True)
             self._unqueue([one])
 
     def refuse(self, wish: Wish) -> None:
@@ -307,11 +317,38 @@ class Shadow:
     def find(self, number: int, held: Held | None) -> None:
         """A slot was used before anything was known of it, after all of which this was said earlier."""
         self._release(number, held)
+        self.slots[number] = replace(self.slots[number], turn=self._clock)
 
     def correct(self, number: int, held: Held | None) -> None:
         """Believe what was seen of an idle slot rather than what was concluded."""
         self._kept.pop(number, None)
-        self.slots[number] = replace(self.slots[number], held=held)
+        self.slots[number] = replace(self.slots[number], held=held, cut=False)
+
+    def measure(self, number: int, length: int) -> None:
+        """What an idle slot holds is seen to be so long; so is the copy of it in RAM."""
+        held = self.slots[number].held
+        assert held is not None
+        seen = self.contents.hold(held.place, min(held.certain, length), length, held.checkpoints.until(length))
+        self.correct(number, seen)
+        if held in self.ram:
+            self.ram = {seen if entry is held else entry: peak for entry, peak in self.ram.items()}
+            self._kept = {one: seen if entry is held else entry for one, entry in self._kept.items()}
+
+    def number(self, order: Sequence[int]) -> None:
+        """Slots that were used, in the order in which the last request on each came: the idle ones were released in it
+        too, as far as can be known."""
+        for number in order:
+            self._clock += 1
+            slot = self.slots[number]
+            self.slots[number] = replace(slot, turn=self._clock, used=self._clock if slot.idle else slot.used)
+
+    def rearrange(self, order: Sequence[int]) -> None:
+        """What was believed of slot `order[n]` holds for slot n: requests had taken the slots in another way."""
+        places = {old: new for new, old in enumerate(order)}
+        slots = [self.slots[old] for old in order]
+        self.slots = SlotPool(replace(one, children=tuple(places[child] for child in one.children)) for one in slots)
+        self.launches = {key: replace(one, slot=places[one.slot]) for key, one in self.launches.items()}
+        self._kept = {places[number]: entry for number, entry in self._kept.items()}
 
     def forget(self, number: int) -> None:
         """An idle slot holds other tokens than those that were sent, as many as before at the most: context shift drops
@@ -339,11 +376,12 @@ class Shadow:
 
     # --- the rules, each once ---------------------------------------------------------------------
 
-    def _release(self, number: int, held: Held | None) -> None:
+    def _release(self, number: int, held: Held | None, cut: bool = False) -> None:
         """A slot is free from now on; copies leave theirs empty (ctx:592)."""
         self._clock += 1
         self._kept.pop(number, None)
-        self.slots[number] = Slot(held, used=self._clock, lora=self.slots[number].lora)
+        slot = self.slots[number]
+        self.slots[number] = Slot(held, used=self._clock, turn=slot.turn, cut=cut, lora=slot.lora)
 
     def _unqueue(self, freed: Sequence[int]) -> None:
         """One deferred request for each slot that was freed: the first pinned to just that slot, else the oldest. Each

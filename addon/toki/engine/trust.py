@@ -19,6 +19,7 @@ from toki.engine.rules import Rules
 from toki.engine.rules import deviations
 from toki.engine.shadow import Launch
 from toki.engine.shadow import Shadow
+from toki.engine.shadow import Slot
 from toki.engine.timeline import Timeline
 
 ENOUGH = 3  # exact predictions that make a hypothesis, or an action, trusted
@@ -180,41 +181,100 @@ class Belief:
     def compare(self, slots: Sequence[SlotView]) -> bool:
         """Score and correct the state by a look at the slots while nothing changes; True where all was as believed."""
         contents = self.base.contents
+        views = [view for view in slots if view.id < self.rules.n_slots]
+        order = self._by_task(views)
+        moved = self._misfits(views, order) <= self._misfits(views) and self._rearrange(order)
+        # What lies in a slot of unknown contents can draw any request to it.
+        drawn = any(slot.held is not None and slot.held.place == UNKNOWN for slot in self.base.slots)
+        shadows = self._alike()
         elsewhere: dict[int, set[Held]] = {}
         for slot in (*self.base.slots, *self.alone.slots):
             if slot.held is not None:
                 elsewhere.setdefault(slot.held.length, set()).add(slot.held)
-        # What lies in a slot of unknown contents can draw any request to it.
-        drawn = any(slot.held is not None and slot.held.place == UNKNOWN for slot in self.base.slots)
-        strange = moved = False
-        for view in slots:
-            if view.id >= self.rules.n_slots or view.busy or view.n_tokens is None:
-                continue
+        strange = False
+        for view in views:
             slot = self.base.slots[view.id]
+            if view.busy or view.n_tokens is None or (slot.idle and _length(slot) == view.n_tokens):
+                continue
+            if _fits(slot, view):
+                for shadow in shadows:
+                    shadow.measure(view.id, view.n_tokens)
+                continue
             believed = slot.held if slot.idle else None
-            if slot.idle and (believed.length if believed is not None else 0) == view.n_tokens:
-                continue
-            if (
-                believed is not None
-                and _guessed(believed)
-                and believed.certain <= view.n_tokens <= believed.length + GUESS
-            ):
-                # Only the length of the reply was off.
-                seen = contents.hold(believed.place, believed.certain, view.n_tokens, believed.checkpoints)
-                self.base.correct(view.id, seen)
-                continue
             same = elsewhere.get(view.n_tokens, set()) if view.n_tokens else set()
+            seen = contents.hold(UNKNOWN, 0, view.n_tokens) if view.n_tokens else None
             if len(same) == 1:  # what was believed to be elsewhere: launches happened in another order
                 moved = True
-                self.base.correct(view.id, next(iter(same)))
+                seen = next(iter(same))
             else:
                 strange = strange or believed is None or believed.place != UNKNOWN
-                self.base.correct(view.id, contents.hold(UNKNOWN, 0, view.n_tokens) if view.n_tokens else None)
+            for shadow in shadows:
+                shadow.correct(view.id, seen)
         if strange or moved:
             self.timeline.forget()
-        if strange and not drawn:
-            self._count(right=False)
+        if strange:
+            for shadow in shadows:
+                shadow.number([view.id for view in sorted(views, key=lambda view: view.task) if view.task >= 0])
+            if not drawn:
+                self._count(right=False)
         return not (strange or moved)
+
+    def rearrange(self, slots: Sequence[SlotView]) -> None:
+        """Where a look is wholly explained by requests having taken the slots in another way, believe that."""
+        views = [view for view in slots if view.id < self.rules.n_slots]
+        order = self._by_task(views)
+        if not self._misfits(views, order) and self._rearrange(order):
+            self.timeline.forget()
+
+    def _by_task(self, views: Sequence[SlotView]) -> list[int]:
+        """For each slot the one on which, as believed, that request ran last which has the same place in the order in
+        which they came: the server numbers its tasks. The slots as they are where it has seen other requests."""
+        order = list(range(self.rules.n_slots))
+        shown = [view.id for view in sorted(views, key=lambda view: view.task) if view.task >= 0]
+        slots = self.base.slots
+        known = [number for number in sorted(order, key=lambda number: slots[number].turn) if slots[number].turn >= 0]
+        if len(shown) != len(known) or len(views) != len(order):
+            return order
+        unused = [number for number in order if number not in known]
+        for number in order:
+            order[number] = known[shown.index(number)] if number in shown else unused.pop(0)
+        return order
+
+    def _misfits(self, views: Sequence[SlotView], order: Sequence[int] | None = None) -> int:
+        """How many slots do not show what is believed of them, or of those in their places."""
+        places = range(self.rules.n_slots) if order is None else order
+        return sum(not _fits(self.base.slots[places[view.id]], view) for view in views)
+
+    def _rearrange(self, order: Sequence[int]) -> bool:
+        """Believe of slot n what was believed of `order[n]`; False where that changes nothing."""
+        if all(number == old for number, old in enumerate(order)):
+            return False
+        for shadow in self._alike():
+            shadow.rearrange(order)
+        return True
+
+    def _alike(self) -> list[Shadow]:
+        """The shadows of which a look tells: that of the server as it is, and the other one where it shows the same."""
+        return [
+            self.base,
+            *([self.alone] if self.alone is not self.base and self.alone.slots == self.base.slots else []),
+        ]
+
+
+def _length(slot: Slot) -> int:
+    return slot.held.length if slot.held is not None else 0
+
+
+def _fits(slot: Slot, view: SlotView) -> bool:
+    """Whether a slot shows what is believed of it, but for the length of what was guessed."""
+    if view.busy or not slot.idle:
+        return view.busy and not slot.idle
+    if view.n_tokens is None or _length(slot) == view.n_tokens:
+        return True
+    held = slot.held
+    if held is None or held.place == UNKNOWN or not view.n_tokens:
+        return False
+    return slot.cut or (_guessed(held) and held.certain <= view.n_tokens <= held.length + GUESS)
 
 
 def _guessed(held: Held) -> bool:
