@@ -489,7 +489,7 @@ class Shadow:
                 moved += self._save(number, slot.held)
                 if self.rules.unified:
                     self._kept.pop(number, None)
-                    self.slots[number] = Slot(None, used=slot.used, lora=slot.lora)
+                    self.slots[number] = Slot(None, used=slot.used, turn=slot.turn, lora=slot.lora)
         return moved
 
     def _cells(self, but: int | None = None) -> int:
