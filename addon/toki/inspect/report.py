@@ -23,6 +23,7 @@ from datetime import datetime
 import numpy as np
 
 from toki.engine.events import Outcome
+from toki.inspect.finding import duration
 from toki.inspect.records import Own
 from toki.inspect.records import Request
 from toki.inspect.records import Why
@@ -215,7 +216,8 @@ def _advice(summed: Report) -> Iterator[str]:
     totals, own = summed.totals, summed.own
     for cause in summed.causes or ():
         if cause.tokens >= MATTERS * totals.evaluated and cause.remedy != "nothing":
-            cost = f"{cause.cause}, in {cause.requests:,} requests, {cause.tokens:,} tokens in all ({cause.remedy})"
+            times = "1 request" if cause.requests == 1 else f"{cause.requests:,} requests"
+            cost = f"{cause.cause}, in {times}, {cause.tokens:,} tokens in all ({cause.remedy})"
             yield f"{cost}: e.g. request {cause.request}, {cause.example}"
     spent = totals.evaluated + (own.evaluated if own is not None else 0)
     if spent > (1 + MATTERS) * totals.alone_evaluated:
@@ -257,7 +259,8 @@ def text(summed: Report) -> str:
     parts = [*_lines(summed), ""]
     for table in _tables(summed):
         parts += [f"{table.title}:", *_aligned(table), ""]
-    parts += [f"- {printable(line)}" for line in summed.advice] or ["nothing to advise"]
+    advice = [f"  - {printable(line)}" for line in summed.advice]
+    parts += ["Advice:", *advice] if advice else ["nothing to advise"]
     return "\n".join(parts)
 
 
@@ -315,16 +318,16 @@ def _tables(summed: Report) -> Iterator[_Table]:
         yield _Table("Processed again", ["why"], [["not kept by the toki that wrote this database"]])
     elif summed.causes:
         rows = [
-            [one.cause, one.place, f"{one.requests:,}", f"{one.tokens:,}", f"{one.seconds:,.1f}", one.remedy]
+            [one.cause, one.place, f"{one.requests:,}", f"{one.tokens:,}", duration(one.seconds), one.remedy]
             for one in summed.causes
         ]
-        yield _Table("Processed again", ["cause", "place", "requests", "tokens", "s", "remedy"], rows, (0, 1, 5))
+        yield _Table("Processed again", ["cause", "place", "requests", "tokens", "time", "remedy"], rows, (0, 1, 5))
         worst = [[str(one.request), one.verdict] for one in summed.worst]
         yield _Table("Worst requests", ["id", "why"], worst, (1,))
     for title, groups in (
         ("By action", summed.actions),
         ("By endpoint and model", summed.endpoints),
-        (f"The {MOST} conversations that evaluated most", summed.conversations),
+        ("Conversations that evaluated most", summed.conversations),
     ):
         if groups:
             yield _Table(
