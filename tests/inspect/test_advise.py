@@ -25,8 +25,8 @@ from toki.inspect.advise import advise
 from toki.inspect.advise import predict
 from toki.inspect.advise import rules_of
 from toki.inspect.records import requests
+from toki.inspect.replay import replay
 from toki.inspect.trace import reconstruct
-from toki.inspect.trace import replay
 
 ALONE = Rules(n_slots=1, ram=0)
 ROOMY = Rules(n_slots=8, unified=False)

@@ -21,9 +21,9 @@ from toki.flags import ServerFlags
 from toki.gguf import Header
 from toki.gguf import Layer
 from toki.inspect.records import Request
+from toki.inspect.replay import replay
 from toki.inspect.trace import Trace
 from toki.inspect.trace import reconstruct
-from toki.inspect.trace import replay
 from toki.server import Props
 
 SLOTS = (1, 2, 4, 8, 16, 32)

@@ -1,14 +1,12 @@
-"""Recorded traffic as token lists with the same lengths and the same common prefixes, and its replay on a shadow.
+"""Recorded traffic as token lists with the same lengths and the same common prefixes.
 
 A row tells the length of its prompt and of its reply, which earlier request it shares most with, and how much: `parent`
-and `shared`. Common prefixes are ultrametric, so these say all pairs; the tokens themselves do not matter. What a
-replay can't know: prompts that toki did not read share nothing here; requests come when they came, though clients that
-wait for answers would have come sooner or later; and each takes as long as it took.
+and `shared`. Common prefixes are ultrametric, so these say all pairs; the tokens themselves do not matter. Prompts that
+toki did not read share nothing here.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,16 +17,14 @@ import numpy.typing as npt
 from toki.engine.contents import Contents
 from toki.engine.contents import Held
 from toki.engine.events import Kind
-from toki.engine.rules import Rules
-from toki.engine.shadow import Shadow
-from toki.engine.shadow import Wish
 from toki.engine.tokens import Tokens
 from toki.inspect.records import Request
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One request: its prompt, the tokens of its reply, when it came and for how long it ran (s)."""
+    """One request: its prompt, the tokens of its reply, when it came and for how long it ran (s), and how many tokens
+    of its prompt were evaluated (None: not told)."""
 
     key: int
     prompt: Held
@@ -36,6 +32,11 @@ class Step:
     reply: int
     at: float
     seconds: float
+    evaluated: int | None
+
+    @property
+    def end(self) -> float:
+        return self.at + self.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +48,6 @@ class Trace:
     bound: int  # what a server would evaluate that keeps every prompt for ever
     unread: int  # of the requests, those whose prompts are taken to share nothing, for they were not read
     left_out: int  # requests without a known length, or without an answer
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """What a server would have done. Lengths in tokens."""
-
-    evaluated: int
-    refused: int  # requests that did not fit into a slot's context
-    stored: int  # the most that the RAM cache held, with room for one more entry
 
 
 def reconstruct(rows: Iterable[Request]) -> Trace:
@@ -88,44 +80,10 @@ def reconstruct(rows: Iterable[Request]) -> Trace:
         prompt = contents.hold(place, row.prompt_tokens, row.prompt_tokens)
         kind = Kind.INFILL if row.endpoint == "/infill" else Kind.COMPLETION
         seconds = max(row.total_ms - row.added_ms, 0.0) / 1000
-        steps.append(Step(row.id, prompt, kind, row.reply_tokens or 0, row.at + row.added_ms / 1000, seconds))
+        at = row.at + row.added_ms / 1000
+        reply = row.reply_tokens or 0
+        steps.append(Step(row.id, prompt, kind, reply, at, seconds, row.evaluated))
         bound += max(row.prompt_tokens - shared, 1)
         unread += not row.read
     steps.sort(key=lambda step: step.at)
     return Trace(contents, steps, bound, unread, left_out)
-
-
-def replay(trace: Trace, rules: Rules) -> Replay:
-    """Send the trace to a server with these rules that starts empty, and that nobody steers."""
-    shadow = Shadow(rules, trace.contents)
-    steps = {step.key: step for step in trace.steps}
-    ends: list[tuple[float, int]] = []
-    launched: set[int] = set()
-    evaluated = refused = stored = 0
-
-    def note_launches(now: float) -> None:
-        nonlocal evaluated
-        for key in [key for key in shadow.launches if key not in launched]:
-            launched.add(key)
-            evaluated += steps[key].prompt.length - shadow.launches[key].reuse.likely
-            heapq.heappush(ends, (now + steps[key].seconds, key))
-
-    def finish_until(now: float) -> None:
-        while ends and ends[0][0] <= now:
-            at, key = heapq.heappop(ends)
-            shadow.finish(key, steps[key].reply)
-            note_launches(at)
-
-    for step in trace.steps:
-        finish_until(step.at)
-        wish = Wish(step.key, step.prompt, kind=step.kind)
-        if step.prompt.length >= rules.n_ctx:
-            shadow.refuse(wish)
-            refused += 1
-            continue
-        shadow.launch(wish)
-        note_launches(step.at)
-        sizes = [entry.length + rules.ram_entry for entry in shadow.ram]
-        stored = max(stored, sum(sizes) + max(sizes, default=0))
-    finish_until(float("inf"))
-    return Replay(evaluated, refused, stored)
