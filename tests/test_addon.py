@@ -13,10 +13,12 @@ from urllib.parse import urlsplit
 import pytest
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.connection import ConnectionState
+from mitmproxy.connection import Server
 from mitmproxy.exceptions import OptionsError
 from mitmproxy.http import HTTPFlow
 from mitmproxy.http import Response
 from mitmproxy.proxy.mode_specs import ProxyMode
+from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.test import taddons
 from mitmproxy.test import tflow
 from mitmproxy.test import tutils
@@ -385,3 +387,64 @@ async def test_the_script_alone_fails_in_one_line(
     assert message in errors[0].message
     assert "\n" not in errors[0].message
     assert errors[0].exc_info is None
+
+
+async def test_the_page_is_answered_here_and_leaves_no_row(bench: Bench) -> None:
+    answered = bench.flow("/completion")
+    await bench.answer(await bench.begin(answered))
+    await until(bench.rows)
+    for path, status in (("/toki/", 200), ("/toki/api/requests/1", 200), ("/toki/x", 404), ("/toki/metrics", 200)):
+        flow = await bench.begin(bench.flow(path, "GET", Host="127.0.0.1:8081", Authorization="Bearer secret"))
+        assert flow.response is not None
+        assert flow.response.status_code == status
+        assert flow.response.headers["content-security-policy"].startswith("default-src 'none'")
+        assert "authorization" not in flow.request.headers, "nothing that could be saved"
+        bench.addon.responseheaders(flow)
+        await bench.addon.response(flow)
+    assert not any(path.startswith("/toki") for path, _ in bench.script.calls)
+    assert len(bench.rows()) == 1
+
+
+async def test_the_page_refuses_what_its_door_refuses(bench: Bench) -> None:
+    far = bench.flow("/toki/", "GET", Host="127.0.0.1:8081")
+    far.client_conn.peername = ("192.168.1.20", 5)
+    rebound = bench.flow("/toki/", "GET", Host="evil.example")
+    for flow in (far, rebound):
+        await bench.begin(flow)
+        assert flow.response is not None
+        assert flow.response.status_code == 403
+
+
+async def test_a_proxy_that_is_asked_to_ask_itself_shows_no_page(bench: Bench) -> None:
+    flow = bench.flow("/toki/", "GET", Host="127.0.0.1:8081")
+    way = ServerConnectionHookData(Server(address=("evil.example", 8081)), flow.client_conn)
+    way.server.sockname = flow.client_conn.peername
+    bench.addon.server_connected(way)
+    await bench.begin(flow)
+    assert flow.response is not None
+    assert flow.response.status_code == 403
+    bench.addon.server_disconnected(way)
+    again = await bench.begin(bench.flow("/toki/", "GET", Host="127.0.0.1:8081"))
+    assert again.response is not None
+    assert again.response.status_code == 200
+
+
+async def test_a_prompt_below_toki_is_a_prompt(bench: Bench) -> None:
+    flow = await bench.begin(bench.flow("/toki/v1/chat/completions", "POST"))
+    assert flow.response is None
+
+
+async def test_a_head_of_the_page_has_no_body(bench: Bench) -> None:
+    flow = await bench.begin(bench.flow("/toki/", "HEAD", Host="localhost"))
+    assert flow.response is not None
+    assert (flow.response.status_code, flow.response.raw_content) == (200, b"")
+
+
+async def test_the_page_is_not_shadowed_before_an_https_server_without_its_host(bench: Bench) -> None:
+    flow = bench.flow("/toki/", "GET", Host="127.0.0.1:8081")
+    flow.client_conn.proxy_mode = ProxyMode.parse(f"reverse:{bench.script.url}")
+    bench.context.options.keep_host_header = False
+    await bench.begin(flow)
+    assert flow.response is not None
+    assert flow.response.status_code == 403
+    assert "Host" in (flow.response.text or "")

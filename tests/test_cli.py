@@ -213,6 +213,7 @@ def test_what_to_paste_can_be_reached(host: str, prefix: str, base: str) -> None
     assert f"export OPENAI_BASE_URL={base}/v1\n" in text
     assert f"export ANTHROPIC_BASE_URL={base}\n" in text
     assert f"curl {base}/v1/chat/completions " in text
+    assert f"{base.removesuffix('/llama')}/toki/\n" in text
 
 
 @pytest.mark.parametrize(

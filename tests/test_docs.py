@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import fields
+from dataclasses import is_dataclass
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,12 @@ from toki.engine.events import Mode
 from toki.engine.events import Outcome
 from toki.inspect import comparison
 from toki.inspect import explain
+from toki.inspect import inspector
 from toki.inspect.finding import Cause
+from toki.page import metrics
+from toki.page import model
+from toki.page import where
+from toki.page.routes import Range
 from toki.store import COLUMNS
 from toki.store import Row
 from toki.store import Store
@@ -217,3 +224,26 @@ def test_causes_commands_and_metadata_are_explained() -> None:
     assert f"at least {comparison.LEAST} and {100 * explain.LEAST_SHARE:g} % of the prompt" in page
     assert f"the latest {explain.KEPT_PROMPTS} prompts, {explain.KEPT_BYTES >> 20} MiB at most" in page
     assert f"at most {notes.PATIENCE:g} s" in page
+
+
+def test_the_schema_of_the_api_is_documented() -> None:
+    page = (ROOT / "docs" / "page.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in page.splitlines() if re.match(r"\| `[A-Z]", line)]
+    documented = {spans(name)[0]: [span for span in spans(of) if span[0].islower()] for _, name, of, _ in rows}
+    kinds = [kind for kind in vars(model).values() if isinstance(kind, type) and is_dataclass(kind)]
+    assert documented == {kind.__name__: [field.name for field in fields(kind)] for kind in kinds}
+
+
+def test_metrics_are_documented() -> None:
+    page = (ROOT / "docs" / "page.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^\| `(toki_\w+)` \|.*\| (.*) \|$", page, flags=re.MULTILINE)
+    shown = re.findall(r"^# HELP (\w+) (.*)$", metrics.text("1", [], {}, 0), flags=re.MULTILINE)
+    assert documented == shown
+
+
+def test_what_is_said_of_the_page_is_true() -> None:
+    page = (ROOT / "docs" / "page.md").read_text(encoding="utf-8")
+    assert f"of the latest {inspector.KEPT} requests of each server" in page
+    assert f"http://{where.NAME}/" in page
+    assert f"`{where.ROOT}/`" in page
+    assert all(f"`{span}`" in page for span in Range)

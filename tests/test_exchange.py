@@ -74,6 +74,8 @@ SETTINGS = Settings(
     log_events="",
     ping_s=0,
     verify=0,
+    text=False,
+    token="",
 )
 
 

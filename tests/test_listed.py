@@ -67,3 +67,10 @@ def test_a_flow_without_an_answer_counts_its_request() -> None:
     listed.add(failed)
     listed.add(ended(0))
     assert view.flows == [failed]
+
+
+def test_what_is_no_traffic_is_not_listed() -> None:
+    view = Removed()
+    flow = ended(10)
+    Listed(view, room=100).drop(flow)
+    assert view.flows == [flow]

@@ -58,6 +58,8 @@ def test_names_types_and_defaults() -> None:
         ("toki_log_events", "str", '""'),
         ("toki_ping_s", "int", "0"),
         ("toki_verify", "int", "0"),
+        ("toki_text", "bool", "false"),
+        ("toki_token", "str", '""'),
     ]
 
 
@@ -89,6 +91,8 @@ def test_defaults(context: taddons.context) -> None:
         log_events="",
         ping_s=0,
         verify=0,
+        text=False,
+        token="",
     )
 
 
@@ -107,6 +111,8 @@ def test_every_option_reaches_the_settings(context: taddons.context, tmp_path: P
         f"toki_log_events={tmp_path}/events",
         "toki_ping_s=15",
         "toki_verify=20",
+        "toki_text=true",
+        "toki_token=open-sesame",
     )
     assert settings == Settings(
         servers=("http://127.0.0.1:8080", "https://box.lan/llama"),
@@ -120,7 +126,10 @@ def test_every_option_reaches_the_settings(context: taddons.context, tmp_path: P
         log_events=f"{tmp_path}/events",
         ping_s=15,
         verify=20,
+        text=True,
+        token="open-sesame",
     )
+    assert "sesame" not in repr(settings)
 
 
 @pytest.mark.parametrize(
@@ -248,6 +257,9 @@ def test_a_number_that_is_none_is_refused_before_mitmproxy_drops_it() -> None:
     check_deferred({"toki_min_reuse": ["12"], "toki_mode": ["whatever"], "other": ["x"]})
     with pytest.raises(ValueError, match="toki_keep_days='soon': must be a whole number"):
         check_deferred({"toki_keep_days": ["soon"]})
+    check_deferred({"toki_text": ["true"]})
+    with pytest.raises(ValueError, match="toki_text='yes': must be true or false"):
+        check_deferred({"toki_text": ["yes"]})
 
 
 def test_a_password_in_a_url_is_not_shown() -> None:

@@ -445,7 +445,7 @@ def test_migrations_run_once_and_keep_the_rows(path: Path, monkeypatch: pytest.M
         store.put(row(1))
     assert [(found["id"], found["note"]) for found in read(path)] == [(1, None), (2, None)]
     names = [found["name"] for found in read(path, "SELECT name FROM toki_migrations ORDER BY name")]
-    assert names == ["m001_requests", "m002_own_requests", "m003_findings", "m004_checks", "m999_note"]
+    assert names == ["m001_requests", "m002_own_requests", "m003_findings", "m004_checks", "m005_minutes", "m999_note"]
 
 
 @pytest.mark.parametrize("schema", sorted(SCHEMAS.iterdir()), ids=lambda schema: schema.stem)

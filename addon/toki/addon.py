@@ -26,7 +26,9 @@ from mitmproxy.http import Request
 from mitmproxy.http import Response
 from mitmproxy.net.http.url import hostport
 from mitmproxy.options import Options
+from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.proxy.mode_specs import ReverseMode
+from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from toki import endpoints
 from toki import views
@@ -40,6 +42,14 @@ from toki.eventlog import EventLog
 from toki.exchange import Exchange
 from toki.listed import Listed
 from toki.notes import Notes
+from toki.page.counters import Counters
+from toki.page.door import Visit
+from toki.page.serve import SAFE
+from toki.page.serve import Page
+from toki.page.where import ROOT
+from toki.page.where import Spot
+from toki.page.where import Where
+from toki.page.where import places
 from toki.relay import WAITING
 from toki.relay import Relay
 from toki.server import Auth
@@ -48,6 +58,9 @@ from toki.settings import Settings
 from toki.settings import add_options
 from toki.settings import check_deferred
 from toki.settings import from_options
+from toki.store import Check
+from toki.store import Found
+from toki.store import Row
 from toki.store import Store
 from toki.tap import Tap
 from toki.targets import Target
@@ -80,6 +93,11 @@ class Toki:
         self._notes = Notes()
         self.addons = [Commands(self._all_upstreams), self._notes]  # mitmproxy looks for more addons here
         self._listed: Listed | None = None  # in mitmweb and the console
+        self._counters = Counters()
+        self._page = Page(self._all_upstreams, self._counters, self._complaints)
+        self._where = Where(self._targets)
+        self._visits: dict[str, tuple[Visit, Spot]] = {}  # by flow id, from requestheaders to request
+        self._ways: set[tuple[str, int]] = set()  # the near ends of this proxy's own connections to servers
 
     # --- life ---
 
@@ -109,6 +127,7 @@ class Toki:
         self._former += self._upstreams.values()
         self._upstreams = {}
         old, self._settings, self._targets = self._settings, settings, targets
+        self._where = Where(targets)
         if self._store is None or old is None or (old.db, old.keep_days) != (settings.db, settings.keep_days):
             if self._store is not None:
                 self._store.close()
@@ -133,6 +152,10 @@ class Toki:
                 logger.error(f"toki: there is no option {name}")
         names = ", ".join(target.url for target in self._targets)
         logger.info(f"toki: starts afresh before {names}, mode {self._settings.mode}, rows in {self._settings.db}")
+        if self._where.shadows:
+            logger.warning(f"toki: a server's path begins with {ROOT}, so that toki's page can't be there")
+        elif shown := " and ".join(places(*_listeners(ctx.options))):
+            logger.info(f"toki: see {shown}")
         if self._settings.mode is not Mode.OFF:
             for target in self._targets:
                 self._upstream(target).watch.introduce()
@@ -140,6 +163,7 @@ class Toki:
     def done(self) -> None:
         if self._relay is not None:
             self._relay.close()
+        self._page.close()
         for exchange in self._exchanges.values():
             exchange.close()
         for upstream in [*self._former, *self._upstreams.values()]:
@@ -161,6 +185,10 @@ class Toki:
         if flow.is_replay or not flow.live or flow.response or flow.error:
             return
         spec = flow.client_conn.proxy_mode
+        spot = self._spot(flow)
+        if spot is not None:
+            self._visits[flow.id] = self._visit(flow, spot), spot
+            return
         if self._raised is not None and self._raised.host and isinstance(spec, ReverseMode):
             # What mitmproxy does by itself unless keep_host_header is set.
             flow.request.host_header = hostport(flow.request.scheme, *spec.address)
@@ -168,6 +196,10 @@ class Toki:
             flow.request.stream = Tap()
 
     async def request(self, flow: HTTPFlow) -> None:
+        asked = self._visits.pop(flow.id, None)
+        if asked is not None:
+            await self._show_page(flow, *asked)
+            return
         if isinstance(flow.request.stream, Tap):
             _show(flow.request)
             return
@@ -192,6 +224,47 @@ class Toki:
             flow.request.content = body
         if self._relay is not None and exchange.streams:
             await self._by_relay(flow, self._relay)
+
+    def _spot(self, flow: HTTPFlow) -> Spot | None:
+        """What of the page a flow asks for, if it does."""
+        request, listener = flow.request, flow.client_conn.sockname
+        reverse = isinstance(flow.client_conn.proxy_mode, ReverseMode)
+        spot = self._where.find(request.host, request.port, request.path, reverse=reverse, listener=listener[:2])
+        return None if spot is None or self._match(flow) is not None else spot
+
+    def _visit(self, flow: HTTPFlow, spot: Spot) -> Visit:
+        request, peer = flow.request, flow.client_conn.peername
+        # Where mitmproxy has put the upstream in its place already, the client's own Host is lost.
+        reverse = isinstance(flow.client_conn.proxy_mode, ReverseMode)
+        lost = reverse and not ctx.options.keep_host_header
+        return Visit(
+            method=request.method,
+            peer=peer[0],
+            own=peer[:2] in self._ways,
+            host=None if lost else request.host_header or "",
+            name=spot.name,
+            headers={name.lower(): value for name, value in _text(request.headers.fields)},
+        )
+
+    async def _show_page(self, flow: HTTPFlow, visit: Visit, spot: Spot) -> None:
+        flow.request.headers.pop("authorization", None)  # the token must not be seen in a view or a saved file
+        assert self._settings is not None
+        assert self._store is not None
+        answer = await self._page.answer(visit, spot.rest, spot.base, self._settings, self._store)
+        fields = [("content-type", answer.kind), *SAFE, *answer.headers]
+        headers = [(name.encode(), value.encode()) for name, value in fields]
+        content = b"" if visit.method == "HEAD" else answer.content
+        flow.response = Response.make(answer.status, content, Headers(headers))
+        if self._listed is not None:
+            self._listed.drop(flow)
+
+    def server_connected(self, data: ServerConnectionHookData) -> None:
+        if data.server.sockname is not None:
+            self._ways.add(data.server.sockname[:2])
+
+    def server_disconnected(self, data: ServerConnectionHookData) -> None:
+        if data.server.sockname is not None:
+            self._ways.discard(data.server.sockname[:2])
 
     async def _by_relay(self, flow: HTTPFlow, relay: Relay) -> None:
         """Send a flow through the relay, as through an upstream proxy. TLS would hide the answer from it."""
@@ -309,9 +382,32 @@ class Toki:
             assert self._store is not None
             backend = LlamaServerBackend(target.url, self._settings.embed_url, _verify(ctx.options))
             self._upstreams[target] = Upstream(
-                target.url, backend, self._settings, self._store.put, self._executor, self._complaints, log=self._log
+                target.url,
+                backend,
+                self._settings,
+                partial(self._put, target.url, self._store),
+                self._executor,
+                self._complaints,
+                log=self._log,
             )
         return self._upstreams[target]
+
+    def _put(self, server: str, store: Store, row: Row | Found | Check) -> None:
+        self._counters.count(server, row)
+        store.put(row)
+
+
+def _listeners(options: Options) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """Where the proxy listens: in reverse mode to an http server, and in modes whose clients know of a proxy."""
+    reverse, other = [], []
+    for mode in options.mode:
+        spec = ProxyMode.parse(mode)
+        where = spec.listen_host(options.listen_host), spec.listen_port(options.listen_port) or 0
+        if isinstance(spec, ReverseMode) and spec.scheme in ("http", "https"):
+            reverse.append(where)
+        elif spec.type_name in ("regular", "upstream", "socks5"):
+            other.append(where)
+    return reverse, other
 
 
 def _text(fields: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:

@@ -327,11 +327,14 @@ def _trouble_with(url: str) -> str:
 
 def what_to_paste(origin: str, prefix: str, host: str, port: int) -> str:
     reachable = "127.0.0.1" if host in ("", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-    base = f"http://{reachable}:{port}{prefix}"
+    root = f"http://{reachable}:{port}"
+    base = f"{root}{prefix}"
     return f"""\
 toki listens on {base} in front of {origin}{prefix}; Ctrl-C ends it. Point your agents at it:
 
   export OPENAI_BASE_URL={base}/v1
   export ANTHROPIC_BASE_URL={base}
   curl {base}/v1/chat/completions -d '{{"messages": [{{"role": "user", "content": "Hello"}}]}}'
+
+What becomes of their prompts: {root}/toki/
 """

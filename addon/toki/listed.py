@@ -40,3 +40,7 @@ class Listed:
             self._room += size
             if not oldest.marked:
                 self._view.remove([oldest])
+
+    def drop(self, flow: HTTPFlow) -> None:
+        """`flow` is no traffic of a server: a page that is looked at all day would push out all others."""
+        self._view.remove([flow])

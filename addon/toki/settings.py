@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
@@ -45,9 +46,9 @@ class Option:
     @property
     def default_text(self) -> str:
         """The default as documentation shows it, e.g. `10`, `auto`, `""` or `[]`."""
-        return self.shown or (
-            str(self.default) if self.default or self.type is int else '""' if self.type is str else "[]"
-        )
+        if self.shown or self.default == "":
+            return self.shown or '""'
+        return str(self.default).lower() if self.type is bool else str(self.default)
 
 
 OPTIONS = (
@@ -127,6 +128,21 @@ OPTIONS = (
         "server's cache, when nothing runs and no slot loses anything by it; the table checks says how the answers "
         "differ. 0 asks none.",
     ),
+    Option(
+        "toki_text",
+        bool,
+        False,
+        "Whether toki's page and its API show the text around a difference between two prompts. It lives in memory "
+        "only, whatever is set here.",
+    ),
+    Option(
+        "toki_token",
+        str,
+        "",
+        "What clients that are not on this machine must send to see toki's page, API and metrics, as Authorization: "
+        "Bearer, or as the password that a browser asks for. Where empty they see nothing, and nothing can be changed. "
+        "Long and random, and best in config.yaml: other users see the command lines of processes.",
+    ),
 )
 
 
@@ -145,6 +161,8 @@ class Settings:
     log_events: str  # "": off
     ping_s: int  # 0: off
     verify: int  # 0: off
+    text: bool
+    token: str = field(repr=False)  # "": none is good
 
 
 def add_options(loader: Loader) -> None:
@@ -154,12 +172,14 @@ def add_options(loader: Loader) -> None:
 
 
 def check_deferred(deferred: Mapping[str, Sequence[str]]) -> None:
-    """Raise ValueError where what was given for a number is none: mitmproxy would drop it silently, and the script with
-    it. `deferred`: what `--set` said of options before any addon had made them known."""
+    """Raise ValueError where what was given for a number, or for true or false, is none: mitmproxy would drop it
+    silently, and the script with it. `deferred`: what `--set` said of options before any addon had made them known."""
     for option in OPTIONS:
-        for value in deferred.get(option.name, ()) if option.type is int else ():
+        for value in deferred.get(option.name, ()):
+            if option.type is bool and value not in ("true", "false", "toggle", ""):
+                raise ValueError(f"{option.name}={value!r}: must be true or false")
             try:
-                int(value)
+                int(value) if option.type is int else None
             except ValueError:
                 raise ValueError(f"{option.name}={value!r}: must be a whole number") from None
 
@@ -178,6 +198,8 @@ def from_options(options: Options) -> Settings:
         log_events=str(_file("toki_log_events", options.toki_log_events)) if options.toki_log_events else "",
         ping_s=_at_least("toki_ping_s", options.toki_ping_s, 0),
         verify=_at_least("toki_verify", options.toki_verify, 0),
+        text=options.toki_text,
+        token=_token("toki_token", options.toki_token),
     )
 
 
@@ -186,6 +208,9 @@ URL_FORM = "http(s)://host[:port][/prefix]"
 _URL = re.compile(
     r"(?P<origin>(?i:https?)://(?:[^\s/?#@:\[\]]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?)(?P<prefix>/[^\s?#]*)?"
 )
+
+
+_TOKEN = re.compile(r"[!-~]*")
 
 
 def server_url(text: str) -> tuple[str, str]:
@@ -240,6 +265,12 @@ def _mode(name: str, value: str) -> Mode:
 def _at_least(name: str, value: int, least: int) -> int:
     if value < least:
         raise ValueError(f"{name}={value}: must be a whole number of at least {least}")
+    return value
+
+
+def _token(name: str, value: str) -> str:
+    if not _TOKEN.fullmatch(value):
+        raise ValueError(f"{name}: must be printable ASCII without white space")  # never the value itself
     return value
 
 

@@ -234,8 +234,78 @@ def m004_checks(db: sqlite3.Connection) -> None:
     db.execute("CREATE INDEX checks_request ON checks (request)")
 
 
+def m005_minutes(db: sqlite3.Connection) -> None:
+    # Sums by the minute, kept by the database itself, so that a month of a million requests is drawn in milliseconds.
+    # The sums are those of the view `totals`; own_evaluated is what toki's own requests made the server evaluate.
+    db.execute("CREATE INDEX requests_conversation ON requests (conversation, id)")
+    db.execute("""
+        CREATE TABLE minutes (
+            minute INTEGER PRIMARY KEY,
+            requests INTEGER NOT NULL,
+            hits INTEGER NOT NULL,
+            soft_hits INTEGER NOT NULL,
+            misses INTEGER NOT NULL,
+            unknown INTEGER NOT NULL,
+            prompt_tokens INTEGER NOT NULL,
+            reused INTEGER NOT NULL,
+            evaluated INTEGER NOT NULL,
+            alone_evaluated INTEGER NOT NULL,
+            own_evaluated INTEGER NOT NULL DEFAULT 0
+        )""")
+    db.execute("""
+        INSERT INTO minutes SELECT
+            CAST(at / 60 AS INTEGER),
+            count(*),
+            count(*) FILTER (WHERE outcome = 'hit'),
+            count(*) FILTER (WHERE outcome = 'soft_hit'),
+            count(*) FILTER (WHERE outcome = 'miss'),
+            count(*) FILTER (WHERE outcome = 'unknown'),
+            coalesce(sum(prompt_tokens), 0),
+            coalesce(sum(reused), 0),
+            coalesce(sum(evaluated), 0),
+            coalesce(sum(coalesce(prompt_tokens - alone, evaluated)) FILTER (WHERE evaluated IS NOT NULL), 0),
+            coalesce(sum((SELECT sum(own.evaluated) FROM own_requests AS own WHERE own.request = requests.id)), 0)
+        FROM requests GROUP BY 1""")
+    sums = (
+        ("requests", "1"),
+        ("hits", "({0}.outcome = 'hit')"),
+        ("soft_hits", "({0}.outcome = 'soft_hit')"),
+        ("misses", "({0}.outcome = 'miss')"),
+        ("unknown", "({0}.outcome = 'unknown')"),
+        ("prompt_tokens", "coalesce({0}.prompt_tokens, 0)"),
+        ("reused", "coalesce({0}.reused, 0)"),
+        ("evaluated", "coalesce({0}.evaluated, 0)"),
+        (
+            "alone_evaluated",
+            "iif({0}.evaluated IS NULL, 0, coalesce({0}.prompt_tokens - {0}.alone, {0}.evaluated))",
+        ),
+    )
+    names = ", ".join(name for name, _ in sums)
+    values = ", ".join(value.format("NEW") for _, value in sums)
+    more = ", ".join(f"{name} = {name} + excluded.{name}" for name, _ in sums)
+    less = ", ".join(f"{name} = {name} - {value.format('OLD')}" for name, value in sums)
+    db.execute(f"""
+        CREATE TRIGGER minutes_more AFTER INSERT ON requests BEGIN
+            INSERT INTO minutes (minute, {names}) VALUES (CAST(NEW.at / 60 AS INTEGER), {values})
+            ON CONFLICT (minute) DO UPDATE SET {more};
+        END""")
+    db.execute(f"""
+        CREATE TRIGGER minutes_less AFTER DELETE ON requests BEGIN
+            UPDATE minutes SET {less} WHERE minute = CAST(OLD.at / 60 AS INTEGER);
+            DELETE FROM minutes WHERE minute = CAST(OLD.at / 60 AS INTEGER) AND requests = 0;
+        END""")
+    # A request's own ones are written behind it and deleted before it.
+    at = "(SELECT CAST(at / 60 AS INTEGER) FROM requests WHERE id = {0}.request)"
+    for trigger, event, row, sign in (("more", "INSERT", "NEW", "+"), ("less", "DELETE", "OLD", "-")):
+        db.execute(f"""
+            CREATE TRIGGER own_minutes_{trigger} AFTER {event} ON own_requests WHEN {row}.evaluated IS NOT NULL BEGIN
+                UPDATE minutes SET own_evaluated = own_evaluated {sign} {row}.evaluated
+                WHERE minute = {at.format(row)};
+            END""")
+
+
 # Applied in this order, each once, and named in the table toki_migrations. Append; never change one that was released.
-MIGRATIONS = (m001_requests, m002_own_requests, m003_findings, m004_checks)
+MIGRATIONS = (m001_requests, m002_own_requests, m003_findings, m004_checks, m005_minutes)
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -288,7 +358,7 @@ def _applied(db: sqlite3.Connection) -> set[str]:
 class Database:
     """The writer's connection: opened when first needed, opened anew when the file is not the same any more.
 
-    Used by one thread. All methods but close raise what open_database raises.
+    Used by one thread, but for row_of and conversation_of. write and delete_before raise what open_database raises.
     """
 
     def __init__(self, path: Path) -> None:
@@ -362,6 +432,12 @@ class Database:
         (after,) = db.execute("PRAGMA freelist_count").fetchone()
         return int(before - after)
 
+    def row_of(self, key: int) -> int | None:
+        return self._rows.get(key)  # one look-up is whole beside the writer
+
+    def conversation_of(self, key: int) -> int | None:
+        return self._conversations.get(key)
+
     def close(self) -> None:
         if self._db is not None:
             self._db.close()
@@ -413,6 +489,14 @@ class Store:
                 self._lose(1)
             self._rows.append(row)
             self._wake.notify()
+
+    def row_of(self, key: int) -> int | None:
+        """The id of the row of the request `key`; None where it has none (yet), or is long past. From any thread."""
+        return self._database.row_of(key)
+
+    def conversation_of(self, key: int) -> int | None:
+        """The id that the conversation `key` goes by in the rows, likewise."""
+        return self._database.conversation_of(key)
 
     def close(self, timeout: float = 5.0) -> None:
         """Write what is queued and end the thread, for at most `timeout` seconds; says what could not be written."""

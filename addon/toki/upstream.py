@@ -41,6 +41,7 @@ from toki.engine.events import Restarted
 from toki.engine.events import Resume
 from toki.engine.events import Send
 from toki.engine.events import Wait
+from toki.engine.rules import Rules
 from toki.engine.tokens import Tokens
 from toki.eventlog import EventLog
 from toki.inspect.explanation import Explanation
@@ -198,6 +199,23 @@ class Upstream:
         if belief is None or not self.watch.known:
             return "not known yet"
         return f"{belief.rules.n_slots} slots, {'trusted' if belief.trusted else 'still learning how it chooses'}"
+
+    @property
+    def trusted(self) -> bool:
+        """Whether its predictions are good enough to steer by."""
+        belief = self._engine.belief
+        return belief is not None and self.watch.known and belief.trusted
+
+    @property
+    def rules(self) -> Rules | None:
+        """What it is believed to do; None: not known yet."""
+        belief = self._engine.belief
+        return belief.rules if belief is not None and self.watch.known else None
+
+    @property
+    def open(self) -> int:
+        """Requests that are under way, those that toki holds among them."""
+        return len(self._open)
 
     @property
     def models(self) -> tuple[Upstream, ...]:

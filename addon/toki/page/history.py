@@ -1,0 +1,241 @@
+"""What was recorded, read for the page: each query is bounded, whatever the database holds.
+
+Used by one thread, on a connection that can only read. Times come from the table `minutes`; the rest looks at the
+latest rows alone. A query that takes too long all the same is stopped.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import fields
+from itertools import starmap
+from pathlib import Path
+from typing import Any
+
+from toki.inspect.finding import WHAT
+from toki.inspect.finding import Cause as Known
+from toki.page.model import Bar
+from toki.page.model import Cause
+from toki.page.model import Check
+from toki.page.model import Checks
+from toki.page.model import Conversation
+from toki.page.model import Listed
+from toki.page.model import Own
+from toki.page.model import Request
+from toki.page.model import Sums
+from toki.page.model import Turn
+from toki.page.model import Why
+from toki.page.routes import Range
+
+RECENT = 2_000  # latest requests that conversations are looked for in
+RECENT_FINDINGS = 20_000  # latest findings that are summed up by cause
+RECENT_CHECKS = 5_000
+PAGE = 50  # requests of a list
+TURNS = 500  # of a conversation
+SPARK = 40  # turns that a list of conversations shows of each
+PATIENCE = 5.0  # seconds for all queries of one answer
+BUSY_S = 1.0
+PULSE = 50_000  # SQLite's instructions between two looks at the clock: some milliseconds
+
+NOTHING = Checks(0, 0, 0, ())
+_SUMS = ", ".join(f"coalesce(sum({field.name}), 0)" for field in fields(Sums))
+_REQUEST = ", ".join(f"requests.{field.name}" for field in fields(Request))
+_WHY = "cause, place, tokens, seconds, times, remedy, verdict"
+_OWN = ", ".join(field.name for field in fields(Own))
+
+
+class Unreadable(Exception):
+    """What was recorded can't be read; the text says why."""
+
+
+class History:
+    """Reads the database at `path`. All methods raise Unreadable."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._db: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+        self._until = 0.0
+
+    def begin(self) -> None:
+        """A new answer: its queries have PATIENCE together. Opens the file that is there now."""
+        self._until = time.monotonic() + PATIENCE
+        try:
+            status = self._path.stat()
+        except OSError as error:
+            self.close()
+            raise Unreadable(f"nothing is recorded yet ({error.strerror})") from error
+        file = (status.st_dev, status.st_ino)
+        if self._db is not None and file == self._file:
+            return
+        self.close()
+        try:
+            db = sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, timeout=BUSY_S, isolation_level=None)
+            db.execute("PRAGMA query_only = ON")
+        except sqlite3.Error as error:
+            raise Unreadable(str(error)) from error
+        db.set_progress_handler(lambda: time.monotonic() > self._until, PULSE)
+        self._db, self._file = db, file
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def suiting(self, now: float) -> Range:
+        """The last hour where all of the last day's requests came in it, else the last day."""
+        ((first,),) = self._rows("SELECT min(minute) FROM minutes WHERE minute > ?", (now - Range.DAY.seconds) // 60)
+        return Range.HOUR if first is not None and 60 * first > now - Range.HOUR.seconds else Range.DAY
+
+    def timeline(self, range_: Range, now: float) -> tuple[Bar, ...]:
+        """The sums of each step until `now`, the latest last; steps without a request are not there."""
+        step = range_.step // 60
+        query = f"SELECT minute / ? * ?, {_SUMS} FROM minutes WHERE minute > ? GROUP BY 1 ORDER BY 1"
+        rows = self._rows(query, step, step, int((now - range_.seconds) // 60))
+        return tuple(Bar(60 * minute, Sums(*sums)) for minute, *sums in rows)
+
+    def causes(self, since: float) -> tuple[Cause, ...]:
+        """Each cause once, the costliest first."""
+        # SQLite takes the other columns from the row with the maximum.
+        query = """
+            SELECT cause, place, remedy, count(DISTINCT request), sum(f.tokens), sum(seconds), request, verdict,
+                max(f.tokens)
+            FROM findings AS f JOIN requests ON requests.id = f.request
+            WHERE f.id > (SELECT max(id) FROM findings) - ? AND at >= ?
+            GROUP BY cause, remedy ORDER BY 5 DESC"""
+        return tuple(
+            Cause(cause, what(cause, place), remedy, requests, tokens, seconds, request, verdict)
+            for cause, place, remedy, requests, tokens, seconds, request, verdict, _ in self._rows(
+                query, RECENT_FINDINGS, since
+            )
+        )
+
+    def checks(self, since: float) -> Checks:
+        """The latest checks of answers, the substantive ones by name."""
+        recent = "FROM checks JOIN requests ON requests.id = request WHERE checks.id > ? AND at >= ?"
+        ((last,),) = self._rows("SELECT max(id) FROM checks")
+        after = (last or 0) - RECENT_CHECKS
+        kinds = dict(self._rows(f"SELECT divergence, count(*) {recent} GROUP BY 1", after, since))
+        query = (
+            f"SELECT request, at, divergence, common {recent} AND divergence = 'substantive' ORDER BY checks.id DESC"
+        )
+        latest = tuple(starmap(Check, self._rows(f"{query} LIMIT 5", after, since)))
+        return Checks(sum(kinds.values()), kinds.get("identical", 0), kinds.get("substantive", 0), latest)
+
+    def conversations(self, since: float, most: int) -> tuple[Conversation, ...]:
+        """Those of the latest requests since then, the latest first, `most` of them; with their latest turns."""
+        query = f"""
+            SELECT {_REQUEST} FROM requests
+            WHERE id > (SELECT max(id) FROM requests) - ? AND at >= ? ORDER BY id DESC"""
+        talks: defaultdict[int, list[Request]] = defaultdict(list)
+        for request in map(_request, self._rows(query, RECENT, since)):
+            talks[request.conversation].append(request)
+        return tuple(_conversation(requests, SPARK) for requests in list(talks.values())[:most])
+
+    def conversation(self, number: int) -> tuple[Conversation, tuple[Request, ...]] | None:
+        """One conversation and its latest requests, the latest first; None where there is none of that number."""
+        query = f"SELECT {_REQUEST} FROM requests WHERE conversation = ? ORDER BY id DESC LIMIT ?"
+        requests = tuple(map(_request, self._rows(query, number, TURNS)))
+        return (_conversation(requests, TURNS), requests) if requests else None
+
+    def requests(self, before: int | None, most: int = PAGE) -> tuple[Request, ...]:
+        """The latest ones, or the latest before that id."""
+        query = f"SELECT {_REQUEST} FROM requests WHERE id < ? ORDER BY id DESC LIMIT ?"
+        return tuple(map(_request, self._rows(query, 2**63 - 1 if before is None else before, most)))
+
+    def request(self, number: int) -> Request | None:
+        rows = self._rows(f"SELECT {_REQUEST} FROM requests WHERE id = ?", number)
+        return _request(rows[0]) if rows else None
+
+    def listed(self, requests: Sequence[Request]) -> tuple[Listed, ...]:
+        """With the costliest cause of each."""
+        marks = ", ".join("?" * len(requests))
+        query = f"SELECT request, {_WHY} FROM findings WHERE request IN ({marks}) ORDER BY tokens"
+        found = {number: _why(rest) for number, *rest in self._rows(query, *(one.id for one in requests))}
+        return tuple(Listed(one, found.get(one.id)) for one in requests)
+
+    def why(self, number: int) -> tuple[Why, ...]:
+        """What was found about a request, the costliest first."""
+        query = f"SELECT {_WHY} FROM findings WHERE request = ? ORDER BY tokens DESC"
+        return tuple(map(_why, self._rows(query, number)))
+
+    def own(self, number: int) -> tuple[Own, ...]:
+        """What toki sent on behalf of a request."""
+        return tuple(starmap(Own, self._rows(f"SELECT {_OWN} FROM own_requests WHERE request = ? ORDER BY id", number)))
+
+    def check(self, number: int) -> Check | None:
+        query = "SELECT request, at, divergence, common FROM checks JOIN requests ON requests.id = request"
+        rows = self._rows(f"{query} WHERE request = ? ORDER BY checks.id DESC LIMIT 1", number)
+        return Check(*rows[0]) if rows else None
+
+    def neighbours(self, request: Request) -> tuple[int | None, int | None]:
+        """The requests before and after it in its conversation."""
+        query = "SELECT {}(id) FROM requests WHERE conversation = ? AND id {} ?"
+        ((before,),) = self._rows(query.format("max", "<"), request.conversation, request.id)
+        ((after,),) = self._rows(query.format("min", ">"), request.conversation, request.id)
+        return before, after
+
+    def _rows(self, query: str, *values: float) -> list[tuple[Any, ...]]:
+        assert self._db is not None, "begin comes first"
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            self.close()
+            late = time.monotonic() > self._until
+            raise Unreadable(f"it took longer than {PATIENCE:g} s" if late else str(error)) from error
+
+
+def total(sums: Iterable[Sums]) -> Sums:
+    """All of them together."""
+    values = [tuple(getattr(one, field.name) for field in fields(Sums)) for one in sums]
+    return Sums(*map(sum, zip(*values, strict=True))) if values else Sums()
+
+
+def what(cause: str, place: str) -> str:
+    """A recorded cause in plain words; of one that this toki does not know its name."""
+    try:
+        return WHAT[Known(cause)].format(place or "the prompt")
+    except ValueError:
+        return cause
+
+
+def _request(row: Sequence[Any]) -> Request:
+    found = dict(zip((field.name for field in fields(Request)), row, strict=True))
+    return Request(**{**found, "stream": bool(found["stream"])})
+
+
+def _why(row: Sequence[Any]) -> Why:
+    cause, place, *rest = row
+    return Why(cause, place, what(cause, place), *rest)
+
+
+def _conversation(requests: Sequence[Request], turns: int) -> Conversation:
+    """Of its requests, the latest first."""
+    last = requests[0]
+    curve = [
+        Turn(one.id, one.at, one.prompt_tokens, one.reused, one.evaluated, one.alone) for one in requests[:turns][::-1]
+    ]
+    return Conversation(
+        last.conversation, last.at, last.endpoint, last.model, total(map(_sums, requests)), tuple(curve)
+    )
+
+
+def _sums(one: Request) -> Sums:
+    alone = one.evaluated
+    if one.evaluated is not None and one.prompt_tokens is not None and one.alone is not None:
+        alone = one.prompt_tokens - one.alone
+    return Sums(
+        requests=1,
+        hits=int(one.outcome == "hit"),
+        soft_hits=int(one.outcome == "soft_hit"),
+        misses=int(one.outcome == "miss"),
+        unknown=int(one.outcome == "unknown"),
+        prompt_tokens=one.prompt_tokens or 0,
+        reused=one.reused or 0,
+        evaluated=one.evaluated or 0,
+        alone_evaluated=alone or 0,
+    )

@@ -1,0 +1,115 @@
+"""What can be asked for, by path and query. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import parse_qs
+
+API = "/api"
+LARGEST = 2**63 - 1  # ids of SQLite
+
+
+class Kind(StrEnum):
+    """One thing that can be asked for."""
+
+    OVERVIEW = "overview"
+    REQUESTS = "requests"
+    REQUEST = "request"
+    CONVERSATIONS = "conversations"
+    CONVERSATION = "conversation"
+    METRICS = "metrics"
+    FORGET = "forget"
+    FILE = "file"
+
+
+class Range(StrEnum):
+    """A time until now."""
+
+    HOUR = "hour"
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+
+    @property
+    def seconds(self) -> int:
+        return {"hour": 3600, "day": 86_400, "week": 7 * 86_400, "month": 30 * 86_400}[self]
+
+    @property
+    def step(self) -> int:
+        """Seconds that one bar of a chart stands for: whole minutes, some 60 to 96 bars."""
+        return {"hour": 60, "day": 900, "week": 7200, "month": 28_800}[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """`number`: of a request or conversation. `range` None: what suits the requests that are there. `before`: only
+    requests with a smaller id."""
+
+    kind: Kind
+    api: bool = False
+    number: int = 0
+    range: Range | None = None
+    before: int | None = None
+    file: str = ""
+
+
+class Unknown(Exception):
+    """There is no such thing to ask for; `status` is that of the answer."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+FILES = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_LISTS = {"": Kind.OVERVIEW, "requests": Kind.REQUESTS, "conversations": Kind.CONVERSATIONS}
+_ONE = {"requests": Kind.REQUEST, "conversations": Kind.CONVERSATION}
+
+
+def wanted(method: str, target: str) -> Wanted:
+    """What `target` (path and query, below the page's own root) asks for. Raises Unknown."""
+    path, _, query = target.partition("?")
+    if path == f"{API}/forget":
+        if method != "POST":
+            raise Unknown(405, "forget is asked for by POST")
+        return Wanted(Kind.FORGET, api=True)
+    found = _find(path)
+    if method not in ("GET", "HEAD"):
+        raise Unknown(405, "this can only be looked at (GET)")
+    values = parse_qs(query, keep_blank_values=True)
+    return Wanted(
+        found.kind, found.api, found.number, _range(values.get("range")), _number(values.get("before")), found.file
+    )
+
+
+def _find(path: str) -> Wanted:
+    if path == "/metrics":
+        return Wanted(Kind.METRICS)
+    if path[1:] in FILES:
+        return Wanted(Kind.FILE, file=path[1:])
+    api = path == API or path.startswith(f"{API}/")
+    match = re.fullmatch(r"/([a-z]*)(?:/([0-9]{1,19}))?/?", path.removeprefix(API) or "/")
+    if match is not None:
+        name, number = match[1], match[2]
+        if number is None and (name in _LISTS or (api and name == Kind.OVERVIEW)):
+            return Wanted(_LISTS.get(name, Kind.OVERVIEW), api)
+        if number is not None and name in _ONE and int(number) <= LARGEST:
+            return Wanted(_ONE[name], api, int(number))
+    raise Unknown(404, "there is no such page")
+
+
+def _range(values: list[str] | None) -> Range | None:
+    try:
+        return Range(values[-1]) if values else None
+    except ValueError:
+        raise Unknown(400, f"range must be one of {', '.join(Range)}") from None
+
+
+def _number(values: list[str] | None) -> int | None:
+    if not values:
+        return None
+    if re.fullmatch(r"[0-9]{1,19}", values[-1]) and int(values[-1]) <= LARGEST:
+        return int(values[-1])
+    raise Unknown(400, "before must be the number of a request")

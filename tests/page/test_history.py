@@ -1,0 +1,228 @@
+"""Reading what was recorded. How fast: tests/test_million.py."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.page import recorded
+
+from toki.engine.events import Action
+from toki.engine.events import Outcome
+from toki.inspect.records import requests as rows
+from toki.page import history as module
+from toki.page.history import PAGE
+from toki.page.history import TURNS
+from toki.page.history import History
+from toki.page.history import Unreadable
+from toki.page.history import total
+from toki.page.model import Sums
+from toki.page.routes import Range
+from toki.store import Database
+from toki.store import Own
+from toki.store import Row
+from toki.store import Store
+from toki.store import open_database
+
+OWN = Own("primer", 50, 40, 10, 3.0)
+WRITTEN: dict[str, Any] = {
+    "key": 1,
+    "conversation": 1,
+    "endpoint": "/completion",
+    "model": "",
+    "status": 200,
+    "stream": False,
+    "prompt_tokens": 100,
+    "reply_tokens": 1,
+    "parent": None,
+    "shared": 0,
+    "similarity": None,
+    "predicted": 40,
+    "reused": 40,
+    "slot": 0,
+    "action": Action.PASSED,
+    "reason": "",
+    "first_byte_ms": None,
+    "added_ms": 0.0,
+    "total_ms": 1.0,
+}
+
+
+@pytest.fixture
+def history(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[History]:
+    """Of 1,000 requests of a day."""
+    path = tmp_path / "toki.db"
+    recorded.many(path, 1000, days=1)
+    reader = History(path)
+    reader.begin()
+    yield reader
+    reader.close()
+
+
+def test_the_sums_of_minutes_follow_what_is_written_and_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "toki.db"
+    recorded.many(path, 2000, days=1)
+    before = minutes(path)
+    assert before == recorded.sums(path)
+    store = Store(path, keep_days=30)
+    store.put(Row(**WRITTEN, at=time.time(), outcome=Outcome.HIT, alone=40, evaluated=60, own=(OWN, OWN)))
+    store.put(Row(**(WRITTEN | {"key": 2}), at=time.time(), outcome=Outcome.UNKNOWN, alone=None, evaluated=None))
+    store.close()
+    assert minutes(path) == recorded.sums(path) != before
+    database = Database(path)
+    middle = time.time() - 43_200
+    while database.delete_before(middle, 300):
+        assert minutes(path) == recorded.sums(path)
+    database.close()
+    assert 0 < len(minutes(path)) < len(before)
+
+
+def minutes(path: Path) -> list[tuple[int, ...]]:
+    db = sqlite3.connect(path)
+    try:
+        return db.execute("SELECT * FROM minutes ORDER BY minute").fetchall()
+    finally:
+        db.close()
+
+
+def test_a_timeline_adds_up_to_the_view_totals(history: History, tmp_path: Path) -> None:
+    now = time.time()
+    for span in (Range.DAY, Range.WEEK, Range.MONTH):
+        bars = history.timeline(span, now)
+        assert len({bar.at for bar in bars}) == len(bars)
+        assert all(bar.at % 60 == 0 for bar in bars)
+    found = total(bar.sums for bar in bars)
+    db = sqlite3.connect(tmp_path / "toki.db")
+    (totals,) = db.execute("SELECT * FROM totals").fetchall()
+    db.close()
+    assert totals == (found.requests, found.hits, found.soft_hits, found.misses, found.unknown, found.prompt_tokens,
+                      found.evaluated, found.alone_evaluated)  # fmt: skip
+    assert found.own_evaluated == 200
+    assert found.saved == found.alone_evaluated - found.evaluated - 200
+
+
+def test_only_the_time_that_was_asked_for_is_shown(history: History) -> None:
+    now = time.time()
+    hour = total(bar.sums for bar in history.timeline(Range.HOUR, now)).requests
+    assert 40 <= hour <= 43
+    (clock, _) = history.causes(now - Range.HOUR.seconds)
+    assert clock.requests + _.requests == pytest.approx(4, abs=1)
+    assert history.checks(now - Range.HOUR.seconds).checked <= 1
+    assert len(history.conversations(now - Range.HOUR.seconds, 99)) <= 3
+
+
+def test_causes_are_summed_and_the_costliest_request_is_the_example(history: History) -> None:
+    by_name = {cause.cause: cause for cause in history.causes(0)}
+    assert {name: cause.requests for name, cause in by_name.items()} == {"clock": 50, "slot-taken": 50}
+    assert by_name["clock"].what == "a clock in the system text"
+    assert by_name["clock"].example == 990
+    assert by_name["clock"].tokens == sum(100 + n for n in range(10, 1000, 20))
+    assert by_name["clock"].seconds == pytest.approx(75)
+
+
+def test_conversations_and_their_curves(history: History) -> None:
+    talks = history.conversations(0, 3)
+    assert [talk.id for talk in talks] == [1001, 961, 921]
+    whole = history.conversation(961)
+    assert whole is not None
+    conversation, requests = whole
+    assert [turn.id for turn in conversation.turns] == list(range(960, 1000))
+    assert [one.id for one in requests] == list(range(999, 959, -1))
+    assert conversation.sums.requests == 40
+    assert conversation.sums.evaluated == sum(100 + n for n in range(40))
+    assert history.conversation(5) is None
+
+
+def test_a_list_goes_on_where_it_ended(history: History) -> None:
+    first = history.requests(None)
+    second = history.requests(first[-1].id)
+    assert [one.id for one in (*first, *second)] == list(range(1000, 1000 - 2 * PAGE, -1))
+    assert [(one.request.id, one.why.cause) for one in history.listed(first) if one.why][:2] == [
+        (1000, "slot-taken"),
+        (990, "clock"),
+    ]
+    assert history.requests(1) == ()
+    assert history.listed(()) == ()
+
+
+def test_a_request_is_read_as_it_was_recorded(history: History, tmp_path: Path) -> None:
+    found = history.request(500)
+    (row,) = [row for row in rows(tmp_path / "toki.db") if row.id == 500]
+    assert found is not None
+    assert found.stream is True
+    assert (found.at, found.prompt_tokens, found.reason) == (row.at, row.prompt_tokens, row.reason)
+    assert history.request(10**6) is None
+    assert history.request(2**63 - 1) is None
+
+
+def test_nothing_recorded_yet(tmp_path: Path) -> None:
+    reader = History(tmp_path / "none.db")
+    with pytest.raises(Unreadable, match="nothing is recorded yet"):
+        reader.begin()
+    open_database(tmp_path / "none.db").close()
+    reader.begin()
+    assert reader.timeline(Range.DAY, time.time()) == ()
+    assert reader.causes(0) == ()
+    assert reader.checks(0).checked == 0
+    assert reader.conversations(0, 5) == ()
+    assert reader.suiting(time.time()) is Range.DAY
+    reader.close()
+
+
+def test_a_file_that_is_none_is_said_to_be_one(tmp_path: Path) -> None:
+    path = tmp_path / "toki.db"
+    path.write_bytes(b"no database at all" * 100)
+    reader = History(path)
+    reader.begin()
+    with pytest.raises(Unreadable, match="not a database"):
+        reader.requests(None)
+
+
+def test_a_file_that_was_replaced_is_opened_anew(history: History, tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    recorded.many(other, 10)
+    for name in ("toki.db-wal", "toki.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    other.replace(tmp_path / "toki.db")
+    history.begin()
+    assert history.requests(None)[0].id == 10
+
+
+def test_it_can_only_read(history: History) -> None:
+    with pytest.raises(Unreadable, match="readonly"):
+        history._rows("DELETE FROM requests")
+
+
+def test_what_takes_too_long_is_stopped(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.05)
+    history.begin()
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    with pytest.raises(Unreadable, match="longer than"):
+        history._rows(endless)
+    history.begin()
+    assert history.requests(None)
+
+
+def test_sums_of_nothing() -> None:
+    assert total([]) == Sums()
+    assert total([Sums(requests=1, reused=5), Sums(requests=2)]) == replace(Sums(), requests=3, reused=5)
+
+
+def test_long_conversations_show_their_latest_turns(tmp_path: Path) -> None:
+    path = tmp_path / "toki.db"
+    recorded.many(path, 2 * TURNS)
+    db = sqlite3.connect(path)
+    with db:
+        db.execute("UPDATE requests SET conversation = 7")
+    db.close()
+    reader = History(path)
+    reader.begin()
+    found = reader.conversation(7)
+    assert found is not None
+    assert [turn.id for turn in found[0].turns] == list(range(TURNS + 1, 2 * TURNS + 1))
+    reader.close()

@@ -1,0 +1,77 @@
+"""Paths and queries."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toki.page.routes import Kind
+from toki.page.routes import Range
+from toki.page.routes import Unknown
+from toki.page.routes import Wanted
+from toki.page.routes import wanted
+
+
+@pytest.mark.parametrize(
+    ("target", "asked"),
+    [
+        ("", Wanted(Kind.OVERVIEW)),
+        ("/", Wanted(Kind.OVERVIEW)),
+        ("/?range=week", Wanted(Kind.OVERVIEW, range=Range.WEEK)),
+        ("/api", Wanted(Kind.OVERVIEW, api=True)),
+        ("/api/", Wanted(Kind.OVERVIEW, api=True)),
+        ("/api/overview?range=hour", Wanted(Kind.OVERVIEW, api=True, range=Range.HOUR)),
+        ("/requests", Wanted(Kind.REQUESTS)),
+        ("/requests?before=7", Wanted(Kind.REQUESTS, before=7)),
+        ("/api/requests/7", Wanted(Kind.REQUEST, api=True, number=7)),
+        ("/conversations/7/", Wanted(Kind.CONVERSATION, number=7)),
+        ("/api/conversations", Wanted(Kind.CONVERSATIONS, api=True)),
+        ("/metrics", Wanted(Kind.METRICS)),
+        ("/style.css?v=1", Wanted(Kind.FILE, file="style.css")),
+    ],
+)
+def test_what_can_be_asked_for(target: str, asked: Wanted) -> None:
+    assert wanted("GET", target) == asked
+    assert wanted("HEAD", target) == asked
+    with pytest.raises(Unknown) as refused:
+        wanted("POST", target)
+    assert refused.value.status == 405
+
+
+def test_forget_is_a_post() -> None:
+    assert wanted("POST", "/api/forget") == Wanted(Kind.FORGET, api=True)
+    with pytest.raises(Unknown, match="POST"):
+        wanted("GET", "/api/forget")
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        *[(path, 404) for path in ("/x", "/requests/x", "/requests/-1", "/requests/9999999999999999999", "/apix")],
+        *[
+            (path, 404)
+            for path in ("/../serve.py", "/serve.py", "/style.css/", "/overview", "/api/metrics", "/metrics/1")
+        ],
+        *[(f"/{query}", 400) for query in ("?range=", "?range=year", "?before=", "?before=-1", "?before=1e9")],
+    ],
+)
+def test_what_is_not_there(target: str, status: int) -> None:
+    with pytest.raises(Unknown) as refused:
+        wanted("GET", target)
+    assert refused.value.status == status
+
+
+@given(st.text(), st.sampled_from(["GET", "POST", "HEAD", "PUT", "OPTIONS"]))
+def test_any_path_is_understood_or_refused(target: str, method: str) -> None:
+    try:
+        asked = wanted(method, target)
+    except Unknown as refused:
+        assert refused.status in (400, 404, 405)  # noqa: PT017 - both ends are fine
+    else:
+        assert asked.kind in Kind
+
+
+def test_bars_are_whole_minutes() -> None:
+    assert all(one.step % 60 == 0 and one.seconds % one.step == 0 for one in Range)
+    assert all(48 <= one.seconds / one.step <= 100 for one in Range)
