@@ -11,6 +11,7 @@ from hypothesis import settings
 
 # A loaded machine is no failure.
 settings.register_profile("toki", deadline=None)
+settings.register_profile("long", deadline=None, max_examples=5000, print_blob=True)  # --hypothesis-profile=long
 settings.load_profile("toki")
 
 PROC = Path("/proc")

@@ -8,6 +8,7 @@ from mitmproxy.flow import Flow
 from mitmproxy.http import HTTPFlow
 from mitmproxy.test import tflow
 
+from toki.listed import FLOW
 from toki.listed import Listed
 
 
@@ -32,7 +33,7 @@ def ended(size: int) -> HTTPFlow:
 
 def test_the_oldest_leave_where_there_is_no_room() -> None:
     view = Removed()
-    listed = Listed(view, room=100)
+    listed = Listed(view, room=2 * FLOW + 100)
     flows = [ended(40) for _ in range(5)]
     for flow in flows:
         listed.add(flow)
@@ -41,7 +42,7 @@ def test_the_oldest_leave_where_there_is_no_room() -> None:
 
 def test_the_latest_stays_however_large() -> None:
     view = Removed()
-    listed = Listed(view, room=100)
+    listed = Listed(view, room=2 * FLOW + 100)
     flows = [ended(10), ended(1000)]
     for flow in flows:
         listed.add(flow)
@@ -50,17 +51,25 @@ def test_the_latest_stays_however_large() -> None:
 
 def test_what_the_user_marked_stays() -> None:
     view = Removed()
-    listed = Listed(view, room=100)
+    listed = Listed(view, room=2 * FLOW + 100)
     flows = [ended(90) for _ in range(3)]
     flows[0].marked = ":pin:"
     for flow in flows:
         listed.add(flow)
-    assert view.flows == [flows[1]]
+    assert view.flows == flows[1:2]
+
+
+def test_flows_with_next_to_nothing_in_them_do_not_pile_up() -> None:
+    view = Removed()
+    listed = Listed(view, room=10 * FLOW)
+    for _ in range(30):
+        listed.add(ended(0))
+    assert len(view.flows) == 20
 
 
 def test_a_flow_without_an_answer_counts_its_request() -> None:
     view = Removed()
-    listed = Listed(view, room=5)
+    listed = Listed(view, room=FLOW + 5)
     failed = tflow.tflow(err=True)
     failed.request.content = b"x" * 6
     failed.response = None

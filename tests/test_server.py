@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import resource
 import socket
 import threading
 import time
@@ -304,6 +306,17 @@ def test_a_huge_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.raises(ServerError, match="larger than 1000 bytes"),
     ):
         server.slots(AUTH, TIMEOUT)
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_ANSWER", 2**20)
+    bomb = gzip.compress(b'{"tokens":[' + b" " * (40 * 2**20))
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(bomb)}\r\n\r\n".encode()
+    with wire(lambda *_: head + bomb) as served, backend(served.url) as server:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with pytest.raises(ServerError, match="larger than"):
+            server.tokenize("a", AUTH, TIMEOUT, add_special=True)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 16 * 1024  # KiB
 
 
 def test_props_are_read() -> None:

@@ -40,6 +40,7 @@ from toki.endpoints.question import Endpoint
 from toki.engine.events import Mode
 from toki.eventlog import EventLog
 from toki.exchange import Exchange
+from toki.idle import Idle
 from toki.listed import Listed
 from toki.notes import Notes
 from toki.page.counters import Counters
@@ -91,7 +92,8 @@ class Toki:
         self._raised: Raised | None = None
         self._relay: Relay | None = None
         self._notes = Notes()
-        self.addons = [Commands(self._all_upstreams), self._notes]  # mitmproxy looks for more addons here
+        self._idle = Idle()
+        self.addons = [Commands(self._all_upstreams), self._notes, self._idle]  # mitmproxy looks for more addons here
         self._listed: Listed | None = None  # in mitmweb and the console
         self._counters = Counters()
         self._page = Page(self._all_upstreams, self._counters, self._complaints)
@@ -220,6 +222,7 @@ class Toki:
         self._notes.expect(flow)
         self._exchanges[flow.id] = exchange
         body = await exchange.hold()
+        self._idle.retire(flow.client_conn)
         if body is not None:
             flow.request.content = body
         if self._relay is not None and exchange.streams:

@@ -12,7 +12,8 @@ from typing import Protocol
 from mitmproxy.flow import Flow
 from mitmproxy.http import HTTPFlow
 
-ROOM = 64 * 2**20  # bytes of bodies that stay to be looked at
+ROOM = 64 * 2**20  # bytes that stay to be looked at
+FLOW = 2**14  # bytes that a flow takes without its bodies: its headers, connections, comments and metadata
 
 
 class View(Protocol):
@@ -32,7 +33,7 @@ class Listed:
     def add(self, flow: HTTPFlow) -> None:
         """`flow` has ended: its bodies are as long as they will be."""
         messages = (flow.request, flow.response)
-        size = sum(len(message.raw_content or b"") for message in messages if message is not None)
+        size = FLOW + sum(len(message.raw_content or b"") for message in messages if message is not None)
         self._flows.append((flow, size))
         self._room -= size
         while self._room < 0 and len(self._flows) > 1:

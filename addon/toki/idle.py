@@ -1,0 +1,43 @@
+"""Connections to a server that have been idle for long are not used again.
+
+A server closes a connection that was idle for its keep-alive time (llama-server: 5 s), and a request that is written to
+it at that moment is lost: mitmproxy answers 502, and a POST must not be sent again, for it may have been taken up. The
+window is as long as the event loop is busy, so toki's work makes it wider than it is in mitmproxy alone. A connection
+that is left alone long before has no such window; opening another one takes less than a millisecond.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+
+from mitmproxy.connection import Client
+from mitmproxy.connection import ConnectionState
+from mitmproxy.connection import Server
+from mitmproxy.http import HTTPFlow
+
+LONGEST = 2.0  # seconds; the event loop of a busy machine may lag behind by one or two more
+
+
+class Idle:
+    """An addon that knows since when each client's connections to servers are idle."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, dict[Server, float]] = defaultdict(dict)  # by the client's id
+
+    def retire(self, client: Client) -> None:
+        """Let the client's next request not take a connection that has been idle for long."""
+        connections = self._since[client.id]
+        too_long = time.monotonic() - LONGEST
+        for server, since in list(connections.items()):
+            if since < too_long:
+                del connections[server]
+                # As if it were half closed, which mitmproxy takes for the end of its use. The server closes it soon.
+                server.state &= ~ConnectionState.CAN_WRITE
+
+    def response(self, flow: HTTPFlow) -> None:
+        if flow.client_conn.connected:
+            self._since[flow.client_conn.id][flow.server_conn] = time.monotonic()
+
+    def client_disconnected(self, client: Client) -> None:
+        self._since.pop(client.id, None)

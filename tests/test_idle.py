@@ -1,0 +1,47 @@
+"""Which kept connections mitmproxy may use again."""
+
+from __future__ import annotations
+
+import pytest
+from mitmproxy.connection import ConnectionState
+from mitmproxy.http import HTTPFlow
+from mitmproxy.test import tflow
+
+from toki import idle
+from toki.idle import Idle
+
+
+def answered() -> HTTPFlow:
+    flow = tflow.tflow(resp=True)
+    flow.client_conn.state = flow.server_conn.state = ConnectionState.OPEN
+    return flow
+
+
+@pytest.mark.parametrize(("longest", "kept"), [(1000.0, True), (-1.0, False)])
+def test_a_connection_that_was_idle_for_long_is_not_used_again(
+    monkeypatch: pytest.MonkeyPatch, longest: float, kept: bool
+) -> None:
+    monkeypatch.setattr(idle, "LONGEST", longest)
+    flow, connections = answered(), Idle()
+    connections.response(flow)
+    connections.retire(flow.client_conn)
+    assert flow.server_conn.connected is kept
+    assert flow.server_conn.state & ConnectionState.CAN_READ
+
+
+def test_those_of_other_clients_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle, "LONGEST", -1.0)
+    flow, other, connections = answered(), answered(), Idle()
+    for each in (flow, other):
+        connections.response(each)
+    connections.retire(other.client_conn)
+    assert flow.server_conn.connected
+
+
+def test_nothing_is_kept_of_clients_that_left() -> None:
+    flow, late, connections = answered(), answered(), Idle()
+    connections.response(flow)
+    connections.client_disconnected(flow.client_conn)
+    late.client_conn.state = ConnectionState.CLOSED
+    connections.response(late)
+    assert not connections._since
