@@ -27,7 +27,7 @@ from servers import free_port
 
 ADDON = ROOT / "toki_addon.py"
 READY = "toki: starts afresh"  # toki's first words, once its script is loaded
-PATIENCE = 30.0  # seconds for mitmdump to start, and for it to end
+PATIENCE = 90.0  # seconds for mitmdump to start, and for it to end: a busy machine takes that long
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +61,13 @@ def mitmdump(
         port = free_port()
         proxy_settings = {"confdir": name, "flow_detail": "0", **({"toki_db": f"{name}/toki.db"} if script else {})}
         proxy_settings |= options or {}
-        command = [str(Path(sys.executable).with_name("mitmdump"))]
-        command += ["--mode", f"reverse:{upstream}@{HOST}:{port}"]
-        for each in [*([script] if script else []), *beside]:
-            command += ["--scripts", str(each)]
-        for key, value in proxy_settings.items():
-            command += ["--set", f"{key}={value}"]
+        scripts = [*([script] if script else []), *beside]
         log = where / "mitmdump.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                command,
+                command([f"reverse:{upstream}@{HOST}:{port}"], scripts, proxy_settings),
                 cwd=where,
-                env=_environment(),
+                env=environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -86,14 +81,35 @@ def mitmdump(
         yield proxy
 
 
-def rows(db: Path) -> list[dict[str, Any]]:
+def command(
+    modes: Sequence[str], scripts: Sequence[Path], settings: Mapping[str, str], program: str = "mitmdump"
+) -> list[str]:
+    """The command line of one of mitmproxy's programs beside this Python."""
+    words = [str(Path(sys.executable).with_name(program))]
+    for mode in modes:
+        words += ["--mode", mode]
+    for script in scripts:
+        words += ["--scripts", str(script)]
+    for name, value in settings.items():
+        words += ["--set", f"{name}={value}"]
+    return words
+
+
+def environment() -> dict[str, str]:
+    """Ours without what would send mitmdump's own requests elsewhere, and without our own modules."""
+    kept = {name: value for name, value in os.environ.items() if not name.upper().endswith("_PROXY")}
+    kept.pop("PYTHONPATH", None)
+    return kept | {"PYTHONUNBUFFERED": "1"}  # its log is read while it runs
+
+
+def rows(db: Path, columns: str = "*", table: str = "requests") -> list[dict[str, Any]]:
     """toki's rows, oldest first; none where it has not written any yet."""
     if not db.exists():
         return []
     with contextlib.closing(sqlite3.connect(db)) as connection:
         connection.row_factory = sqlite3.Row
         try:
-            return [dict(row) for row in connection.execute("SELECT * FROM requests ORDER BY id")]
+            return [dict(row) for row in connection.execute(f"SELECT {columns} FROM {table} ORDER BY id")]
         except sqlite3.OperationalError:  # the table is not there yet
             return []
 
@@ -106,13 +122,6 @@ def rows_of(db: Path, number: int) -> list[dict[str, Any]]:
             raise TimeoutError(f"{len(found)} rows in {db}, {number} expected")
         time.sleep(0.05)
     return found
-
-
-def _environment() -> dict[str, str]:
-    """Ours without what would send mitmdump's own requests elsewhere, and without our own modules."""
-    kept = {name: value for name, value in os.environ.items() if not name.upper().endswith("_PROXY")}
-    kept.pop("PYTHONPATH", None)
-    return kept | {"PYTHONUNBUFFERED": "1"}  # its log is read while it runs
 
 
 @contextmanager

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
-from http.server import ThreadingHTTPServer
 from typing import Any
+
+from tests.answering import Answering
+from tests.answering import answering
 
 Answer = tuple[int, Any]  # status and JSON
 
@@ -63,52 +64,29 @@ def scripted() -> Iterator[Scripted]:
     """A running server; its end opens all gates."""
     script = Scripted()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        wbufsize = -1  # head and body in one segment: else each answer waits for the client's delayed ACK
-
+    class Handler(Answering):
         def do_GET(self) -> None:
             self._answer(None)
 
         def do_POST(self) -> None:
-            self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-        def log_message(self, *args: object) -> None:
-            pass
+            self._answer(json.loads(self.content()))
 
         def _answer(self, body: Any) -> None:
-            path = self.path.partition("?")[0]
-            script.calls.append((path, dict(self.headers)))
-            if path in script.gates:
-                script.gates[path].wait(30)
-            status, answer = 404, {"error": path}
-            if path in script.answers:
-                status, answer = script.answers[path](body, dict(self.headers))
-            content = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+            script.calls.append((self.route, dict(self.headers)))
+            if self.route in script.gates:
+                script.gates[self.route].wait(30)
+            status, answer = 404, {"error": self.route}
+            if self.route in script.answers:
+                status, answer = script.answers[self.route](body, dict(self.headers))
+            self.answer(status, json.dumps(answer).encode())
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, request: object, client_address: object) -> None:
-            pass  # a client that gave up
-
-    server = Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    script.url = f"http://127.0.0.1:{server.server_port}"
-    try:
-        yield script
-    finally:
-        for gate in script.gates.values():
-            gate.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with answering(Handler) as port:
+        script.url = f"http://127.0.0.1:{port}"
+        try:
+            yield script
+        finally:
+            for gate in script.gates.values():
+                gate.set()
 
 
 def _slot(number: int, task: int) -> dict[str, Any]:

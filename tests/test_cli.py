@@ -7,15 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import requests
+from tests.answering import Answering
+from tests.answering import answering
 
 from toki import __version__
 from toki.cli import CannotRun
@@ -26,27 +25,19 @@ from toki.cli import what_to_paste
 ROOT = Path(__file__).parents[1]
 
 
-class Upstream(BaseHTTPRequestHandler):
-    """Answers each GET with the path that was asked for."""
+class Upstream(Answering):
+    """Answers each GET with the path that was asked for, and closes the connection."""
+
+    protocol_version = "HTTP/1.0"
 
     def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(self.path)))
-        self.end_headers()
-        self.wfile.write(self.path.encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.answer(200, self.path.encode())
 
 
 @pytest.fixture
 def upstream() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Upstream) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with answering(Upstream) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def free_port() -> int:

@@ -847,23 +847,25 @@ async def test_or_goes_as_another_event_has_decided(bench: Bench) -> None:
     assert len(bench.told(Arrived)) == 2
 
 
-async def test_a_client_that_leaves_while_it_waits_is_let_go(bench: Bench) -> None:
+async def waiting(bench: Bench) -> tuple[Exchange, asyncio.Future[bytes | None]]:
+    """A request that the engine has told to wait, and what it is held by."""
     upstream = await bench.known()
     bench.engine.waits = [600.0]
     exchange = bench.exchange(upstream)
     holding = asyncio.ensure_future(exchange.hold())
     await until(lambda: bench.told(Arrived))
+    return exchange, holding
+
+
+async def test_a_client_that_leaves_while_it_waits_is_let_go(bench: Bench) -> None:
+    exchange, holding = await waiting(bench)
     exchange.leave()
     assert await holding is None
     assert bench.told(Arrived)[-1].ask.fixed == "the client left while its request was held"
 
 
 async def test_toki_stops_while_one_waits(bench: Bench) -> None:
-    upstream = await bench.known()
-    bench.engine.waits = [600.0]
-    exchange = bench.exchange(upstream)
-    holding = asyncio.ensure_future(exchange.hold())
-    await until(lambda: bench.told(Arrived))
+    exchange, holding = await waiting(bench)
     exchange.close()
     assert await holding is None
     assert len(bench.rows) == 1

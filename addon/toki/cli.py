@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="All other arguments go to mitmdump, e.g. --set toki_mode=observe; they follow the URL.",
         allow_abbrev=False,
     )
-    run_parser.add_argument("url", metavar="URL", help=f"the llama-server, {URL_FORM}")
+    _add_url(run_parser)
     run_parser.add_argument("--listen-host", default="127.0.0.1", metavar="H", help="default: %(default)s")
     run_parser.add_argument(
         "-p", "--port", "--listen-port", type=int, default=8081, metavar="P", help="default: %(default)s"
@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"A server that wants a key gets the one in the environment variable {KEY_VARIABLE}. "
         "Exit status: 0 good, 1 something could be better, 2 nothing could be found out.",
     )
-    doctor_parser.add_argument("url", metavar="URL", help=f"the llama-server, {URL_FORM}")
+    _add_url(doctor_parser)
     doctor_parser.add_argument("-y", "--yes", action="store_true", help="send probes without asking")
     doctor_parser.add_argument("--model", default="", metavar="NAME", help="behind a router, the model to look at")
     doctor_parser.add_argument(
@@ -167,6 +167,10 @@ def _moment(text: str) -> float:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form {MOMENT_FORM}") from None
+
+
+def _add_url(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("url", metavar="URL", help=f"the llama-server, {URL_FORM}")
 
 
 def _add_db(parser: argparse.ArgumentParser) -> None:

@@ -287,6 +287,15 @@ class Stage:
             self.end(0)
             self.answer(0)
 
+    def finish(self) -> None:
+        """All that was released is launched; then one ends after another."""
+        while self.wire:
+            self.reach(0)
+            self.headers(0)
+        while self.exchanges:
+            self.end(0)
+            self.answer(0)
+
     def look(self) -> None:
         self.ask_slots()
         self.answer_slots()

@@ -49,20 +49,10 @@ def prime(stage: Stage, carrier: int) -> None:
         stage.answer(0)
 
 
-def finish(stage: Stage) -> None:
-    """All that was released is launched; then one ends after another."""
-    while stage.wire:
-        stage.reach(0)
-        stage.headers(0)
-    while stage.exchanges:
-        stage.end(0)
-        stage.answer(0)
-
-
 def alone(flags: Flags, prompts: list[list[int]]) -> int:
     stage = stage_of(flags, Mode.OFF)
     together(stage, prompts)
-    finish(stage)
+    stage.finish()
     return stage.evaluated
 
 
@@ -73,7 +63,7 @@ def test_a_prefix_is_evaluated_once_on_a_server_that_was_never_used(flags: Flags
     assert list(stage.waits) == keys[:-1]
     prime(stage, keys[-1])
     assert not stage.held
-    finish(stage)
+    stage.finish()
     assert stage.evaluated <= len(HEAD) + 4 * 30
     assert stage.evaluated <= 0.4 * alone(flags, QUESTIONS)
     for record in stage.records:
@@ -100,7 +90,7 @@ def test_and_again_on_one_that_is_trusted_and_busy(flags: Flags) -> None:
         stage.server.finish(-stage.primers)
         stage.answers.append(-stage.primers)
         stage.answer(0)
-    finish(stage)
+    stage.finish()
     records = {record.key: record for record in stage.records}
     assert records[other].action is Action.PASSED
     for key in keys:
@@ -115,7 +105,7 @@ def test_where_it_does_not_pay_they_go_as_they_came(flags: Flags) -> None:
     for key in list(stage.waits):
         stage.again(key)
     assert not stage.held
-    finish(stage)
+    stage.finish()
     assert stage.primers == 0
     assert len(stage.records) == len(keys)
     assert stage.evaluated == alone(flags, QUESTIONS)
@@ -130,7 +120,7 @@ def test_only_kin_wait_for_each_other() -> None:
     stage.again(keys[1])
     assert keys[1] not in stage.held
     prime(stage, keys[2])
-    finish(stage)
+    stage.finish()
     assert {record.key: record.action for record in stage.records} == {
         keys[0]: Action.FORKED,
         keys[1]: Action.PASSED,
@@ -159,7 +149,7 @@ def test_who_comes_while_the_prefix_is_evaluated_has_part_in_it() -> None:
     late = stage.arrive(QUESTIONS[3], [7] * 8)
     assert late in stage.waits
     prime(stage, keys[-1])
-    finish(stage)
+    stage.finish()
     assert {record.measured.reused for record in stage.records if record.key == late} == {len(HEAD)}
     assert stage.evaluated <= len(HEAD) + 4 * 30
 
@@ -175,7 +165,7 @@ def test_the_copies_need_a_slot_that_is_surely_idle() -> None:
     stage.again(keys[-1])
     assert stage.primers == primers
     assert not stage.held
-    finish(stage)
+    stage.finish()
     assert {record.action for record in stage.records if record.key != other} == {Action.FORKED}
     assert stage.evaluated <= alone(FLAGS["-np 4"], QUESTIONS)
 
@@ -185,7 +175,7 @@ def test_a_primer_that_fails_holds_nobody_up() -> None:
     keys = together(stage, QUESTIONS)
     stage.tell(Primed(keys[-1], stage.tick(), None))
     assert not stage.held
-    finish(stage)
+    stage.finish()
     assert {record.action for record in stage.records} == {Action.PASSED}
 
 
@@ -217,7 +207,7 @@ def test_members_and_carriers_may_leave() -> None:
     assert len(stage.held) in (0, 3)
     if stage.held:
         prime(stage, max(set(stage.held) - set(stage.waits)))
-    finish(stage)
+    stage.finish()
     assert stage.evaluated <= alone(FLAGS["-np 4"], QUESTIONS)
 
 
@@ -242,7 +232,7 @@ def test_another_server_lets_all_go() -> None:
         stage.again(key)
         assert key not in stage.held
     prime(stage, keys[-1])
-    finish(stage)
+    stage.finish()
     assert {record.action for record in stage.records if record.key != keys[-1]} == {Action.PASSED}
 
 

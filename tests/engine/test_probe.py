@@ -11,7 +11,6 @@ from tests.engine.stage import Stage
 from tests.engine.stage import known
 from tests.engine.test_fork import HEAD
 from tests.engine.test_fork import QUESTIONS
-from tests.engine.test_fork import finish
 from tests.engine.test_fork import prime
 from tests.engine.test_fork import together
 
@@ -65,7 +64,7 @@ def test_a_swap_is_tried_out_once_and_costs_nothing() -> None:
     assert id_slot >= FLAGS.n_slots
     stage.prime(key)
     assert stage.evaluated == before
-    finish(stage)  # the probe has saved what the swap would have saved: nothing more is needed
+    stage.finish()  # the probe has saved what the swap would have saved: nothing more is needed
     assert stage.records[-1].predicted == stage.records[-1].measured.reused == len(SHARED)
     record = stage.serve([*shop.chat, 5], [1])
     assert record.predicted == record.measured.reused == len(shop.chat) - 2
@@ -90,7 +89,7 @@ def test_a_pin_is_tried_out_on_an_empty_slot_where_there_is_one() -> None:
     stage = shop.stage
     chat = [*SHARED, 1]
     key = stage.arrive(chat, [1])
-    finish(stage)
+    stage.finish()
     key = stage.arrive([*chat, 7], [1])
     (id_slot,) = shop.probing()
     assert id_slot < 12
@@ -98,7 +97,7 @@ def test_a_pin_is_tried_out_on_an_empty_slot_where_there_is_one() -> None:
     stage.prime(key)
     assert shop.made[key].action is Action.PINNED
     assert shop.made[key].id_slot != id_slot
-    finish(stage)
+    stage.finish()
     assert stage.records[-1].measured.reused == len(chat)
 
 
@@ -106,13 +105,13 @@ def test_a_pin_that_is_not_heeded_is_not_used() -> None:
     shop = Shop(Mode.PIN)
     chat = [*SHARED, 1]
     shop.stage.arrive(chat, [1])
-    finish(shop.stage)
+    shop.stage.finish()
     for turn in ([*chat, 7], [*chat, 7, 8]):
         key = shop.stage.arrive(turn, [1])
         for id_slot in shop.probing():
             shop.answer_probe(key, Measured(0, 0, 0, 0, (id_slot + 1) % 4))
         assert shop.made[key].id_slot is None
-        finish(shop.stage)
+        shop.stage.finish()
 
 
 def test_a_primer_is_preceded_by_a_probe() -> None:
@@ -124,7 +123,7 @@ def test_a_primer_is_preceded_by_a_probe() -> None:
         key = stage.arrive(prompt, [1], change=lambda ask: replace(ask, endpoint="/v1/messages", honours_slot=False))
         assert len(shop.probing()) == probes
         stage.prime(key)
-        finish(stage)
+        stage.finish()
         assert stage.records[-1].predicted == stage.records[-1].measured.reused
 
 
@@ -132,7 +131,7 @@ def test_the_copies_of_a_fork_are_preceded_by_a_probe() -> None:
     stage = Stage(FLAGS, told=known(FLAGS), proven=False)
     keys = together(stage, QUESTIONS)
     prime(stage, keys[-1])
-    finish(stage)
+    stage.finish()
     assert stage.primers == 4 + 1
     assert {record.action for record in stage.records} == {Action.FORKED}
     assert stage.evaluated <= len(HEAD) + 4 * 30
@@ -150,7 +149,7 @@ def test_without_a_swap_there_are_no_copies() -> None:
     stage.tell(Primed(keys[-1], stage.tick(), None))
     assert not stage.held
     assert stage.primers == 2
-    finish(stage)
+    stage.finish()
     assert {record.key: record.action for record in stage.records} == dict.fromkeys(keys, Action.FORKED)
     together(stage, [[*range(9000, 10_000), n] for n in range(3)])
     for key in list(stage.waits):
@@ -162,7 +161,7 @@ def test_without_a_swap_there_are_no_copies() -> None:
 def test_another_server_is_tried_anew() -> None:
     shop = Shop()
     shop.stage.prime(shop.sibling(1000))
-    finish(shop.stage)
+    shop.stage.finish()
     assert shop.stage.knowledge.levers.proven
     shop.stage.restart(LiteralServer(FLAGS))
     assert not shop.stage.knowledge.levers.proven

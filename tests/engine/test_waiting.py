@@ -42,24 +42,15 @@ def busy(mode: Mode = Mode.AUTO, flags: Flags = FLAGS) -> tuple[Stage, int]:
     return stage, key
 
 
-def end(stage: Stage) -> None:
-    while stage.wire:
-        stage.reach(0)
-        stage.headers(0)
-    while stage.exchanges:
-        stage.end(0)
-        stage.answer(0)
-
-
 def test_it_waits_and_finds_the_prefix_evaluated() -> None:
     stage, big = busy()
     side = stage.arrive(SIDE, [1])
     assert 0 < stage.waits[side] - stage.now <= len(BIG) * stage.knowledge.prices.evaluate / 1000 + 1e-9
     before = stage.evaluated
-    end(stage)
+    stage.finish()
     assert stage.resumed == [side]
     stage.again(side)
-    end(stage)
+    stage.finish()
     record = stage.records[-1]
     assert (record.key, record.action) == (side, Action.WAITED)
     assert record.reason.startswith("waited for a running request that saves it 3,000 tokens; ")
@@ -83,7 +74,7 @@ def test_it_waits_no_longer_than_the_prefill_that_it_saves() -> None:
     stage.now = stage.waits[side]
     stage.again(side)
     assert side not in stage.held
-    end(stage)
+    stage.finish()
     assert stage.records[-1].measured.reused == 0
     assert stage.knowledge.levers.score[Action.WAITED] < 0
 
@@ -115,7 +106,7 @@ def test_two_that_waited_share_what_was_evaluated() -> None:
     sides = [stage.arrive([*SIDE, n], [1]) for n in range(2)]
     assert set(stage.waits) == set(sides)
     before = stage.evaluated
-    end(stage)
+    stage.finish()
     assert sorted(stage.resumed) == sides
     stage.again(sides[0])
     while sides[0] in stage.held:
@@ -126,7 +117,7 @@ def test_two_that_waited_share_what_was_evaluated() -> None:
         stage.end(0)
         stage.answer(0)
     assert not stage.held
-    end(stage)
+    stage.finish()
     assert stage.evaluated - before <= 100 + 2 * 30
     assert {record.action for record in stage.records if record.key in sides} == {Action.FORKED}
 

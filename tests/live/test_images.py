@@ -9,16 +9,16 @@ import zlib
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler
 from random import Random
 from typing import Any
 
 import pytest
 import requests
+from tests.answering import Answering
+from tests.answering import answering
 from tests.live.wire import HOST
 from tests.live.wire import Mitmdump
 from tests.live.wire import Relay
-from tests.live.wire import answering
 from tests.live.wire import ask
 from tests.live.wire import mitmdump
 from tests.live.wire import relay
@@ -157,18 +157,10 @@ def pictures() -> Iterator[tuple[str, list[str]]]:
     """A server of images: its address, and the paths that were fetched."""
     fetched: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Answering):
         def do_GET(self) -> None:
             fetched.append(self.path)
-            image = picture(99)
-            self.send_response(200)
-            self.send_header("Content-Type", "image/png")
-            self.send_header("Content-Length", str(len(image)))
-            self.end_headers()
-            self.wfile.write(image)
-
-        def log_message(self, *args: object) -> None:
-            pass
+            self.answer(200, picture(99), Content_Type="image/png")
 
     with answering(Handler) as port:
         yield f"http://{HOST}:{port}", fetched

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler
-from http.server import ThreadingHTTPServer
 from typing import Any
 
 import pytest
 import requests
+from tests.answering import Answering
+from tests.answering import answering
 from tests.live.conftest import Llama
 
 from proxy import mitmdump
@@ -45,56 +44,34 @@ class Strict:
 def strict(server: LlamaServer) -> Iterator[Strict]:
     found = Strict()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        wbufsize = -1
-
+    class Handler(Answering):
         def do_GET(self) -> None:
             self._pass(b"")
 
         def do_POST(self) -> None:
-            content = self.rfile.read(int(self.headers["Content-Length"]))
+            content = self.content()
             if self.path != CHAT:
                 self._pass(content)
                 return
             body = json.loads(content)
             if "id_slot" in body:
                 found.asked.append((body, found.status))
-                error = json.dumps({"error": {"message": found.message}}).encode()
-                self._answer(found.status, [("Content-Type", "application/json")], error)
+                self.answer(found.status, json.dumps({"error": {"message": found.message}}).encode())
             else:
                 found.asked.append((body, self._pass(content)))
-
-        def log_message(self, *args: object) -> None:
-            pass
 
         def _pass(self, content: bytes) -> int:
             connection = HTTPConnection(server.url.removeprefix("http://"))
             connection.request(self.command, self.path, content, dict(self.headers))
             answer = connection.getresponse()
-            kept = [(k, v) for k, v in answer.getheaders() if k.lower() in ("content-type", "x-accel-buffering")]
-            self._answer(answer.status, kept, answer.read())
+            kept = {k.title(): v for k, v in answer.getheaders() if k.lower() in ("content-type", "x-accel-buffering")}
+            self.answer(answer.status, answer.read(), **kept)
             connection.close()
             return answer.status
 
-        def _answer(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
-            self.send_response(status)
-            for name, value in [*headers, ("Content-Length", str(len(content)))]:
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(content)
-
-    front = ThreadingHTTPServer((HOST, 0), Handler)
-    front.daemon_threads = True
-    thread = threading.Thread(target=front.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    found.url = f"http://{HOST}:{front.server_port}"
-    try:
+    with answering(Handler) as port:
+        found.url = f"http://{HOST}:{port}"
         yield found
-    finally:
-        front.shutdown()
-        front.server_close()
-        thread.join()
 
 
 def body(turns: int, *, stream: bool = False, **more: Any) -> dict[str, Any]:

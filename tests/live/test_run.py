@@ -10,12 +10,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
-from http.server import HTTPServer
 from pathlib import Path
 
 import pytest
 import requests
+from tests.answering import Answering
+from tests.answering import answering
 from tests.live.conftest import Llama
 
 from servers import free_port
@@ -110,31 +110,20 @@ def test_nothing_at_llama_url(tmp_path: Path) -> None:
         assert process.wait() == 2
 
 
-class Other(BaseHTTPRequestHandler):
+class Other(Answering):
     """Some web server that is no llama-server."""
 
     def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"<html>" if self.path.startswith("/page") else b'["json"]')
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.answer(200, b"<html>" if self.path.startswith("/page") else b'["json"]')
 
 
 @pytest.mark.parametrize("path", ["/page", ""])
 def test_something_else_at_llama_url(tmp_path: Path, path: str) -> None:
-    with HTTPServer(("127.0.0.1", 0), Other) as other:
-        thread = threading.Thread(target=other.serve_forever)
-        thread.start()
-        url = f"http://127.0.0.1:{other.server_port}{path}"
-        try:
-            with running(tmp_path, url, LLAMA_URL=url) as process:
-                assert printed_until(process, "\0") == f"LLAMA_URL={url}: what answers there is no llama-server\n"
-                assert process.wait() == 2
-        finally:
-            other.shutdown()
-            thread.join()
+    with answering(Other) as port:
+        url = f"http://127.0.0.1:{port}{path}"
+        with running(tmp_path, url, LLAMA_URL=url) as process:
+            assert printed_until(process, "\0") == f"LLAMA_URL={url}: what answers there is no llama-server\n"
+            assert process.wait() == 2
 
 
 def test_a_bad_port(llama: Llama, tmp_path: Path) -> None:

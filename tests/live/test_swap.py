@@ -3,20 +3,19 @@ and asks about one only while it runs anyway."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 import time
 from collections.abc import Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+from tests.answering import Answering
+from tests.answering import answering
 from tests.live.wire import Mitmdump
-from tests.live.wire import answering
 from tests.live.wire import ask
 from tests.live.wire import mitmdump
 from tests.live.wire import request
@@ -87,24 +86,12 @@ class Swap:
 def swap() -> Iterator[tuple[Swap, int]]:
     swap = Swap()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Answering):
         def do_GET(self) -> None:
-            self._answer(*swap.get(self.path.partition("?")[0]))
+            self.answer(*swap.get(self.route))
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            self._answer(*swap.pass_on("POST", self.path.partition("?")[0], body))
-
-        def _answer(self, status: int, content: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            with contextlib.suppress(OSError):
-                self.wfile.write(content)
-
-        def log_message(self, *args: object) -> None:
-            pass
+            self.answer(*swap.pass_on("POST", self.route, self.content()))
 
     try:
         with answering(Handler) as port:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import signal
 import socket
-import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,12 +15,11 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import field
-from http.server import BaseHTTPRequestHandler
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from typing import Self
 
+import proxy
 from servers import free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -272,22 +268,6 @@ def relay(target: int) -> Iterator[Relay]:
         running.close()
 
 
-# --- a server of the test's own ---
-
-
-@contextmanager
-def answering(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
-    """The port of a server on loopback whose answers `handler` gives."""
-    with ThreadingHTTPServer((HOST, 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 # --- mitmdump ---
 
 
@@ -306,18 +286,15 @@ class Mitmdump:
         if script is not None:
             settings |= {"toki_db": str(self.db)}
         settings |= options
-        command = [str(Path(sys.executable).with_name(program))]
-        for mode in modes:
-            command += ["--mode", mode.format(port=self.port)]
-        command += [] if script is None else ["--scripts", str(script)]
-        for name, value in settings.items():
-            command += ["--set", f"{name}={value}"]
-        environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-        environment.pop("PYTHONPATH", None)
-        environment["PYTHONUNBUFFERED"] = "1"  # the log is read while it runs
+        modes = [mode.format(port=self.port) for mode in modes]
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
-                command, cwd=where, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+                proxy.command(modes, [script] if script is not None else [], settings, program),
+                cwd=where,
+                env=proxy.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
             )
         try:
             until(self._listening)
@@ -336,14 +313,7 @@ class Mitmdump:
 
     def rows(self, columns: str = "*", table: str = "requests") -> list[dict[str, Any]]:
         """The rows in the database, oldest first, as this other process sees them."""
-        if not self.db.exists():
-            return []
-        with contextlib.closing(sqlite3.connect(self.db)) as db:
-            db.row_factory = sqlite3.Row
-            try:
-                return [dict(row) for row in db.execute(f"SELECT {columns} FROM {table} ORDER BY id")]
-            except sqlite3.OperationalError:  # no table yet
-                return []
+        return proxy.rows(self.db, columns, table)
 
     def row_of(self, model: str, within: float = PATIENCE) -> dict[str, Any]:
         """The one row of a request that named `model`, once it is there. One model server ignores the name."""
@@ -367,10 +337,10 @@ class Mitmdump:
     def _listening(self) -> bool:
         assert self._process.poll() is None, f"mitmdump ended: {self.log}"
         if self._transparent:  # a connection that no rule led here is an error, which ends mitmproxy while it starts
-            return "listening at" in self.log and "toki: starts afresh" in self.log
+            return "listening at" in self.log and proxy.READY in self.log
         with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=1):
             # The script is loaded in a task of its own, before or after the port is open.
-            return not self._with_toki or "toki: starts afresh" in self.log
+            return not self._with_toki or proxy.READY in self.log
         return False
 
 
