@@ -32,8 +32,8 @@ from toki.page import metrics
 from toki.page import model
 from toki.page import where
 from toki.page.routes import Range
+from toki.schema import Row
 from toki.store import COLUMNS
-from toki.store import Row
 from toki.store import Store
 
 ROOT = Path(__file__).parents[1]

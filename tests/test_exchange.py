@@ -49,12 +49,12 @@ from toki.exchange import MUTE
 from toki.exchange import ONWARD
 from toki.exchange import Exchange
 from toki.exchange import budget
+from toki.schema import Check
+from toki.schema import Found
+from toki.schema import Row
 from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.settings import Settings
-from toki.store import Check
-from toki.store import Found
-from toki.store import Row
 from toki.upstream import MOST_MODELS
 from toki.upstream import Upstream
 from toki.upstream import describe

@@ -34,11 +34,11 @@ from toki.complaints import Complaints
 from toki.endpoints import ENDPOINTS
 from toki.engine.events import Mode
 from toki.exchange import Exchange
+from toki.schema import Check
+from toki.schema import Found
+from toki.schema import Row
 from toki.server import Auth
 from toki.server import LlamaServerBackend
-from toki.store import Check
-from toki.store import Found
-from toki.store import Row
 from toki.upstream import Upstream
 
 

@@ -25,11 +25,11 @@ from toki.page.history import PAGE
 from toki.page.history import History
 from toki.page.history import total
 from toki.page.routes import Range
+from toki.schema import MIGRATIONS
+from toki.schema import m005_minutes
+from toki.schema import open_database
 from toki.store import DAY_S
-from toki.store import MIGRATIONS
 from toki.store import Database
-from toki.store import m005_minutes
-from toki.store import open_database
 
 ROWS = 1_000_000
 DAYS = 30

@@ -29,19 +29,20 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from toki import schema
 from toki import store as module
 from toki.engine.events import Action
 from toki.engine.events import Outcome
+from toki.schema import MIGRATIONS
+from toki.schema import Check
+from toki.schema import Found
+from toki.schema import Own
+from toki.schema import Refused
+from toki.schema import Row
+from toki.schema import open_database
 from toki.store import FOUND_COLUMNS
-from toki.store import MIGRATIONS
 from toki.store import OWN_COLUMNS
-from toki.store import Check
-from toki.store import Found
-from toki.store import Own
-from toki.store import Refused
-from toki.store import Row
 from toki.store import Store
-from toki.store import open_database
 from toki.store import trouble
 
 ROOT = Path(__file__).parents[1]
@@ -144,7 +145,7 @@ def log() -> Iterator[Log]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BUSY_S", 0.02)
+    monkeypatch.setattr(schema, "BUSY_S", 0.02)
     monkeypatch.setattr(module, "RETRY_S", 0.01)
 
 
@@ -439,7 +440,7 @@ def m999_breaks(db: sqlite3.Connection) -> None:
 def test_migrations_run_once_and_keep_the_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with storing(path) as store:
         store.put(row(1))
-    monkeypatch.setattr(module, "MIGRATIONS", (*MIGRATIONS, m999_note))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*MIGRATIONS, m999_note))
     open_database(path).close()
     with storing(path) as store:
         store.put(row(1))
@@ -477,7 +478,7 @@ def structure(path: Path) -> list[dict[str, Any]]:
 
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_database(path).close()
-    monkeypatch.setattr(module, "MIGRATIONS", (*MIGRATIONS, m999_breaks))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*MIGRATIONS, m999_breaks))
     with pytest.raises(sqlite3.OperationalError, match="syntax error"):
         open_database(path)
     assert len(read(path, "SELECT name FROM toki_migrations")) == len(MIGRATIONS)
@@ -487,7 +488,7 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
 
 def test_a_newer_database_is_refused_and_left_alone(path: Path, monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr(module, "MIGRATIONS", (*MIGRATIONS, m999_note))
+        newer.setattr(schema, "MIGRATIONS", (*MIGRATIONS, m999_note))
         open_database(path).close()
     before = path.read_bytes()
     with pytest.raises(Refused, match=r"a newer toki wrote it \(m999_note\): update toki"):
@@ -546,7 +547,7 @@ def test_the_oldest_rows_are_dropped_when_trouble_lasts(path: Path, monkeypatch:
 
 
 def test_close_gives_up_on_a_lock_that_stays(path: Path, monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
-    monkeypatch.setattr(module, "BUSY_S", 0.02)
+    monkeypatch.setattr(schema, "BUSY_S", 0.02)
     with closing(open_database(path)) as other:
         other.execute("BEGIN IMMEDIATE")
         store = Store(path, 30)

@@ -52,12 +52,12 @@ from toki.relay import without_pings
 from toki.resend import Answer
 from toki.resend import Resend
 from toki.resend import slots_at_fault
+from toki.schema import Own
+from toki.schema import Row
 from toki.server import MISSING
 from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.server import ServerError
-from toki.store import Own
-from toki.store import Row
 from toki.upstream import Upstream
 
 BYTES_PER_MS = 256  # the deadline grows by a millisecond for so many bytes of body: the prefill takes longer

@@ -49,13 +49,13 @@ from toki.inspect.inspector import Inspector
 from toki.onward import Turn
 from toki.printable import printable
 from toki.prompt import PromptReader
+from toki.schema import Check
+from toki.schema import Found
+from toki.schema import Row
 from toki.server import Auth
 from toki.server import LlamaServerBackend
 from toki.server import ServerError
 from toki.settings import Settings
-from toki.store import Check
-from toki.store import Found
-from toki.store import Row
 from toki.verify import Verifier
 from toki.watch import Watch
 

@@ -25,8 +25,8 @@ from toki.engine.events import Ask
 from toki.engine.events import Began
 from toki.engine.events import Gone
 from toki.engine.events import Replied
+from toki.schema import Check
 from toki.server import Auth
-from toki.store import Check
 
 if TYPE_CHECKING:
     from toki.endpoints.question import Endpoint

@@ -11,8 +11,8 @@ from typing import Any
 from toki.engine.events import Action
 from toki.engine.events import Outcome
 from toki.inspect.records import Request
+from toki.schema import Row
 from toki.store import Database
-from toki.store import Row
 
 
 def row(key: int, **changes: Any) -> Row:

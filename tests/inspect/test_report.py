@@ -30,9 +30,9 @@ from toki.inspect.report import as_json
 from toki.inspect.report import markdown
 from toki.inspect.report import report
 from toki.inspect.report import text
+from toki.schema import Found
+from toki.schema import Own
 from toki.store import Database
-from toki.store import Found
-from toki.store import Own
 
 PRIMER = Own("primer", 800, 500, 300, 40.0)
 CLOCK = Found(

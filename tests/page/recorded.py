@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from toki import store
-from toki.store import MIGRATIONS
-from toki.store import m005_minutes
-from toki.store import open_database
+from toki.schema import MIGRATIONS
+from toki.schema import m005_minutes
+from toki.schema import open_database
 
 HOSTILE = "<script>alert('1')</script>\"&\x1b[31m\u202e\x00'; DROP TABLE requests; --"
 FIELDS = (

@@ -23,11 +23,11 @@ from toki.page.history import Unreadable
 from toki.page.history import total
 from toki.page.model import Sums
 from toki.page.routes import Range
+from toki.schema import Own
+from toki.schema import Row
+from toki.schema import open_database
 from toki.store import Database
-from toki.store import Own
-from toki.store import Row
 from toki.store import Store
-from toki.store import open_database
 
 OWN = Own("primer", 50, 40, 10, 3.0)
 WRITTEN: dict[str, Any] = {

@@ -17,9 +17,9 @@ from toki.page.counters import Counters
 from toki.page.metrics import text
 from toki.page.model import Held
 from toki.page.model import Server
-from toki.store import Check
-from toki.store import Found
-from toki.store import Row
+from toki.schema import Check
+from toki.schema import Found
+from toki.schema import Row
 
 URL = "http://127.0.0.1:8080"
 

@@ -14,7 +14,7 @@ from toki.engine.events import Outcome
 from toki.inspect.comparison import Comparison
 from toki.inspect.finding import Finding
 from toki.inspect.finding import what
-from toki.store import Row
+from toki.schema import Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from toki.inspect.explanation import Explanation
 from toki.inspect.finding import Finding
 from toki.inspect.outline import of_chat
 from toki.inspect.outline import of_text
-from toki.store import Row
+from toki.schema import Row
 
 KEPT = 512  # explanations
 

@@ -11,9 +11,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from dataclasses import field
 
-from toki.store import Check
-from toki.store import Found
-from toki.store import Row
+from toki.schema import Check
+from toki.schema import Found
+from toki.schema import Row
 
 # Seconds; of the time for which toki held a request, and of the time to the first byte.
 HELD = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
