@@ -113,7 +113,10 @@ def test_the_window(line: str, window: Window | None) -> None:
 def test_the_model_alone_tells_the_window_and_may_tell_of_split_slots() -> None:
     assert known(PROPS, None, None) == Known()
     assert known(PROPS, None, SLIDING) == Known(unified=False, window=Window(512))  # 4 x 8,192 of 32,768
-    assert known(replace(PROPS, n_ctx=32768), None, FULL) == Known()
+    assert known(replace(PROPS, n_ctx=32768), None, FULL) == Known(whole=True)
+    assert read("--swa-full", SLIDING).whole
+    assert not read("", STRANGE).whole
+    assert not read("", replace(FULL, recurrent=True)).whole
     assert known(replace(PROPS, n_ctx=11008, total_slots=3), None, FULL).unified is False  # rounded up to 256
     assert known(replace(PROPS, total_slots=1), None, FULL).unified is None
 
@@ -151,7 +154,7 @@ def test_flags_of_another_server_are_not_used(caplog: pytest.LogCaptureFixture) 
 
 def test_the_model_of_another_machine_is_not_looked_for() -> None:
     props = replace(PROPS, model=str(tiny_model()), n_ctx=65536)
-    assert find_out("", [], HERE, props) == Known(unified=False)
+    assert find_out("", [], HERE, props) == Known(unified=False, whole=True)
     assert find_out("", [], ELSEWHERE, props) == Known()
 
 
@@ -163,7 +166,7 @@ def test_a_relative_model_is_looked_for_where_the_server_was_started(
     (tmp_path / "cmdline").write_bytes(b"llama-server\0-np\x004\0-cram\x001\0")
     monkeypatch.setattr(module, "local_process", lambda url: tmp_path)
     props = replace(PROPS, model="model.gguf")
-    assert find_out("", [], HERE, props) == Known(unified=False, idle_save=True, ram=2**20 // 76, ram_entry=1, sps=0.1)
+    assert find_out("", [], HERE, props) == Known(False, True, 2**20 // 76, 1, sps=0.1, whole=True)
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path / "cwd")
     assert find_out("", [], HERE, props) == Known()  # here it would be another one's

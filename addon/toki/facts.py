@@ -58,7 +58,8 @@ def known(props: Props, flags: ServerFlags | None, header: Header | None) -> Kno
     """What the flags and the model say of how a server chooses, saves and loses. Flags that are not given have their
     defaults, as of b10434 and b11549; where no flags are known (None), nothing is said of what they decide."""
     if flags is None:
-        return Known(unified=_split(props, header), window=_window(ServerFlags(), header))
+        usual = ServerFlags()
+        return Known(unified=_split(props, header), window=_window(usual, header), whole=_whole(usual, header))
     unified = _unified(flags, props)
     ram, ram_entry = _ram(flags, header, props, unified)
     return Known(
@@ -68,6 +69,7 @@ def known(props: Props, flags: ServerFlags | None, header: Header | None) -> Kno
         ram_entry=ram_entry,
         sps=SIMILARITY if flags.slot_prompt_similarity is None else flags.slot_prompt_similarity,
         window=_window(flags, header),
+        whole=_whole(flags, header),
     )
 
 
@@ -118,6 +120,13 @@ def _unified(flags: ServerFlags, props: Props) -> bool | None:
     if flags.parallel is not None and flags.parallel > 0:
         return bool(flags.kv_unified)
     return True if props.total_slots == AUTOMATIC_SLOTS else flags.kv_unified  # older builds had one slot
+
+
+def _whole(flags: ServerFlags, header: Header | None) -> bool:
+    """Whether all layers keep all tokens, so that a prompt may branch anywhere."""
+    if header is None or header.recurrent or header.layers is None or header.window is None:
+        return False
+    return not header.window or bool(flags.swa_full)
 
 
 def _window(flags: ServerFlags, header: Header | None) -> Window | None:

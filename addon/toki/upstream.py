@@ -283,7 +283,7 @@ class Upstream:
             self.prompts = PromptReader(self.backend)  # the vocabulary may be another one
             if not self._open:
                 self.background(self._prepare(self.prompts))
-            self.inspector.restarted()
+            self.inspector.restarted(event.known.whole)
         self._handle(event)
 
     async def _prepare(self, prompts: PromptReader) -> None:

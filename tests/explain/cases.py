@@ -76,6 +76,8 @@ def load() -> list[Case]:
 def play(case: Case) -> tuple[Explainer, list[tuple[Finding, ...]]]:
     """Run a case through an Explainer; what it found, request by request."""
     explainer = Explainer()
+    explainer.whole = bool(case.server.get("whole"))
+    ends = {n: key + 0.25 for key, given in enumerate(case.requests, 1) for n in given.get("beside", ())}
     asked: list[Asked] = []
     findings = []
     for key, request in enumerate(requests(case), 1):
@@ -86,7 +88,8 @@ def play(case: Case) -> tuple[Explainer, list[tuple[Finding, ...]]]:
         measured = answer(case, request, asked)
         believed = beliefs(case, request, asked)
         unread = request.given.get("gone") == "in prefill"
-        findings.append(explainer.conclude(comparison, measured, believed, unread=unread))
+        ran = (key, ends.get(key, key + 0.5))
+        findings.append(explainer.conclude(comparison, measured, believed, unread=unread, ran=ran))
         asked.append(request)
     return explainer, findings
 

@@ -47,7 +47,7 @@ class Bench:
 
     def end(self, key: int, reused: int = 0, evaluated: int = 300, unread: bool = False) -> None:
         measured = Measured(prompt_tokens=reused + evaluated, reused=reused, evaluated=evaluated)
-        row = replace(ROW, key=key, reused=reused, evaluated=evaluated)
+        row = replace(ROW, key=key, at=ROW.at + 60 * key, reused=reused, evaluated=evaluated)
         record = Record(key, 1, None, 0, None, None, None, Outcome.HIT, None, Action.PASSED, "", measured)
         self.inspector.conclude(row, record, unread, self.told.append)
 
@@ -104,10 +104,10 @@ async def test_a_server_that_is_merely_met_has_not_restarted() -> None:
     bench.begin(1, words(300, "text"))
     await bench.run()
     bench.end(1)
-    bench.inspector.restarted()
+    bench.inspector.restarted(whole=False)
     for key, restarts in ((2, 0), (3, 1)):
         for _ in range(restarts):
-            bench.inspector.restarted()
+            bench.inspector.restarted(whole=False)
         bench.begin(key, words(300, "text"))
         await bench.run()
         bench.end(key)

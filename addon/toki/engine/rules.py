@@ -56,6 +56,7 @@ class Known:
     ram_entry: int = 0
     sps: float | None = None
     window: Window | None = None  # None: full attention, as far as is known
+    whole: bool = False  # known to have full attention in all layers: it can go back to any token
 
 
 def hypotheses(total_slots: int, n_ctx: int, known: Known) -> list[Rules]:

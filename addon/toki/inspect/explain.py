@@ -94,6 +94,7 @@ class Explainer:
 
     def __init__(self, memory: Memory | None = None) -> None:
         self.memory = memory or Memory()
+        self.whole = False  # whether the model is known to be able to go back to any token
         self._past: OrderedDict[int, Past] = OrderedDict()
         self._tallies: OrderedDict[tuple[int, Cause, Part | None], Tally] = OrderedDict()
         self._run = 0
@@ -121,11 +122,12 @@ class Explainer:
         *,
         unread: bool = False,
         predicted: int | None = None,
+        ran: tuple[float, float] | None = None,
     ) -> tuple[Finding, ...]:
         """What was found about a request that has ended, the costliest first. `unread`: it was given up before its
-        prompt was read; `predicted`: the reuse that was predicted for it."""
+        prompt was read; `predicted`: the reuse that was predicted for it; `ran`: from when till when, in seconds."""
         slot = measured.slot if measured.slot is not None else believed.slot if believed is not None else None
-        now = Past(comparison.prompt.key, comparison.population, slot, unread, measured.reply_tokens, self._run)
+        now = Past(comparison.prompt.key, comparison.population, slot, unread, measured.reply_tokens, self._run, ran)
         if unread:
             findings = self._given_up(comparison, believed)
         else:
@@ -171,7 +173,15 @@ class Explainer:
         lost = min(comparison.longest, length - 1) - reused
         if owner is not None and lost >= least:
             cause, detail = why_lost(
-                comparison.longest, reused, owner, now, believed, self._past, changed is not None, predicted
+                comparison.longest,
+                reused,
+                owner,
+                now,
+                believed,
+                self._past,
+                branched=changed is not None,
+                predicted=predicted,
+                whole=self.whole,
             )
             single = believed is not None and believed.rules.n_slots == 1 and cause is Cause.SLOT_TAKEN
             change = Change(cause, None, ONE_SLOT if single else None)

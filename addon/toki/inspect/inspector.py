@@ -77,11 +77,13 @@ class Inspector:
         self._explainer.forget()
         self.latest.clear()
 
-    def restarted(self) -> None:
-        """The server is new, or another one. The first time it is merely met."""
+    def restarted(self, whole: bool) -> None:
+        """The server is new, or another one. The first time it is merely met. `whole`: its model is known to be able to
+        go back to any token."""
         if self._met:
             self._explainer.restarted()
         self._met = True
+        self._explainer.whole = whole
 
     def begin(self, key: int, asked: Asked) -> None:
         """A request is under way: compare its prompt with earlier ones."""
@@ -120,7 +122,12 @@ class Inspector:
             findings: tuple[Finding, ...] = ()
             if compared is not None:
                 findings = self._explainer.conclude(
-                    compared, record.measured, record.believed, unread=unread, predicted=record.predicted
+                    compared,
+                    record.measured,
+                    record.believed,
+                    unread=unread,
+                    predicted=record.predicted,
+                    ran=(row.at + row.added_ms / 1000, row.at + row.total_ms / 1000),
                 )
         except Exception as error:
             self._complain(error)

@@ -25,6 +25,11 @@ class Past:
     unread: bool = False  # it was given up before its prompt was read
     reply_tokens: int | None = None
     run: int = 0
+    ran: tuple[float, float] | None = None  # from when till when, in seconds
+
+    def still_ran(self, other: Past) -> bool:
+        """Whether this one had not ended when `other` began, as far as known."""
+        return self.ran is not None and other.ran is not None and self.ran[1] > other.ran[0]
 
 
 def why_lost(
@@ -34,26 +39,30 @@ def why_lost(
     now: Past,
     believed: Believed | None,
     past: Mapping[int, Past],
+    *,
     branched: bool,
     predicted: int | None,
+    whole: bool,
 ) -> tuple[Cause, str]:
     """The cause, and numbers to it. `expected` tokens were once processed, for the request `owner`, and only `reused`
     were found again by the request `now`. `past`: the requests until then, in their order. `branched`: the answer to
     `owner` came back other than it was generated. `predicted`: the reuse that toki expected, with what it knows of the
-    model's window."""
+    model's window. `whole`: the model is known to be able to go back to any token."""
     if owner.run != now.run:
         return Cause.RESTARTED, ""
     if owner.unread:
         return Cause.ABORTED, ""
+    if owner.still_ran(now):
+        return Cause.SLOT_BUSY, ""
     if believed is None:
         return Cause.UNEXPLAINED, ""
     holders = [one for one in believed.holdings if one.shared >= expected - SLACK]
     slots = [one for one in holders if one.slot is not None]
     here = next((one for one in slots if not one.busy and now.slot in (None, one.slot)), None)
     if here is not None:
-        window = believed.rules.window is not None
-        if window and predicted is not None and predicted > reused + SLACK:
-            return Cause.UNEXPLAINED, ""  # the window is none that could not go back there
+        surprise = predicted is None or predicted > reused + SLACK
+        if whole or (predicted is not None and surprise == (believed.rules.window is not None)):
+            return Cause.UNEXPLAINED, ""  # it could have gone back there, or the rules of one that can tell why not
         if branched or here.shared < here.length - SLACK:
             return Cause.CANNOT_ROLL_BACK, f"it branches at token {expected:,}, and was read anew from {reused:,} on"
         return Cause.UNEXPLAINED, ""
