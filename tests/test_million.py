@@ -20,7 +20,7 @@ from tests.test_store import row
 from tests.test_store import storing
 from tests.test_store import until
 
-from toki import store
+from toki import schema
 from toki.page.history import PAGE
 from toki.page.history import History
 from toki.page.history import total
@@ -55,7 +55,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The rows of a month that ends now, a tenth of them with findings. Tests follow their order in this file."""
     path = tmp_path_factory.mktemp("million") / "toki.db"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "MIGRATIONS", MIGRATIONS[: MIGRATIONS.index(m005_minutes)])
+        patch.setattr(schema, "MIGRATIONS", MIGRATIONS[: MIGRATIONS.index(m005_minutes)])
         with closing(open_database(path)) as db, db:  # without sums by the minute, which take longer row by row
             db.execute("BEGIN")
             db.execute(FILL, {"rows": ROWS, "now": time.time(), "apart": DAYS * DAY_S / ROWS})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from toki import store
+from toki import schema
 from toki.schema import MIGRATIONS
 from toki.schema import m005_minutes
 from toki.schema import open_database
@@ -25,7 +25,7 @@ def many(path: Path, requests: int, *, days: float = 30.0, text: str = "") -> No
     """`requests` requests of the last `days`, in conversations of 40, with a finding for every tenth and a check for
     every hundredth; `text` stands wherever a text can."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "MIGRATIONS", MIGRATIONS[: MIGRATIONS.index(m005_minutes)])
+        patch.setattr(schema, "MIGRATIONS", MIGRATIONS[: MIGRATIONS.index(m005_minutes)])
         db = open_database(path)  # without sums by the minute yet: row by row they take three times as long
     now = time.time()
     said = {"endpoint": "/v1/chat/completions", "model": "m", "reason": "longest prefix", "action": "pinned"}
