@@ -213,10 +213,10 @@ REMEDIES = {
     Cause.REPLY_CHANGED: (Remedy.NOTHING, "nothing to do"),
     Cause.EDITED: (Remedy.NOTHING, "nothing to do"),
     Cause.REWRITTEN: (Remedy.REWRITE, "freeze it, or move it to the end of the prompt"),
-    Cause.SLOT_TAKEN: (Remedy.SLOT, "let toki choose the slot, or give the server more slots"),
+    Cause.SLOT_TAKEN: (Remedy.SLOT, "toki's part in mode auto; more slots help too"),
     Cause.SLOT_BUSY: (Remedy.SLOT, "send the first one alone, the others when its prompt is read"),
-    Cause.SLOT_NOT_CHOSEN: (Remedy.SLOT, "let toki choose the slot, and send no id_slot"),
-    Cause.RAM_NOT_CONSULTED: (Remedy.SLOT, "let toki choose the slot, so that the server looks in RAM"),
+    Cause.SLOT_NOT_CHOSEN: (Remedy.SLOT, "toki's part in mode auto, where the client sends no id_slot"),
+    Cause.RAM_NOT_CONSULTED: (Remedy.SLOT, "toki's part in mode auto: it makes the server look there"),
     Cause.IDLE_CLEARED: (Remedy.SERVER, "raise --cache-ram, or set -np N or --no-cache-idle-slots"),
     Cause.CANNOT_ROLL_BACK: (Remedy.SERVER, "use --swa-full on a sliding-window model, or more checkpoints"),
     Cause.RESTARTED: (Remedy.NOTHING, "nothing to do"),
@@ -227,7 +227,7 @@ REMEDIES = {
 # Where the remedy depends on more than the cause.
 TEMPLATE_DROPS = (Remedy.SERVER, "let the template keep it: --reasoning-preserve where the server has it")
 ONE_SLOT = (Remedy.SERVER, "give the server a second slot (-np 2), or room for it in the RAM cache (--cache-ram)")
-RESENT = (Remedy.SLOT, "let toki choose the slot, so that the conversation keeps its own")
+RESENT = (Remedy.SLOT, "toki's part in mode auto: the conversation keeps its slot")
 
 
 def _end_of(text: str) -> str:
