@@ -5,9 +5,10 @@
 One line per case: how many requests told their reuse; the share whose reuse lies in the predicted range with that range
 at most a reply wide ("held"); the share whose likely value is off by at most 2 % and 5 % of the prompt; the mean width
 of the range; after how many requests the rules were found for good; and "naive", the share within 2 % for the belief
-that a request reuses its longest common prefix with what ran last on any slot. With several requests at once, those
-that may have been launched before or after the end of another one are judged apart: there no order can be known. Below
-stands each miss, with what explains it.
+that a request reuses its longest common prefix with what ran last on any slot. In turn means that the server is done
+with one request before the next one is sent, also where a client hung up. With several requests at once, those that may
+have been launched before or after the end of another one are judged apart: there no order can be known. Below stands
+each miss, with what explains it.
 
 Exit status: 0 all thresholds held, 1 not all, 2 could not run.
 """
@@ -25,6 +26,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
@@ -34,8 +36,10 @@ from judge import verdicts
 from play import PATHS
 from play import Wanted
 from play import play
+from play import until_idle
 from proxy import mitmdump
 from proxy import rows_of
+from servers import BUILDS
 from servers import Build
 from servers import Flags
 from servers import gemma3
@@ -57,6 +61,9 @@ FEW = 20  # requests from which on a share says something
 AFTER_RESTART = 3  # wrong predictions that a server with other flags may cost
 MODELS: dict[str, Callable[[], Path]] = {"tiny": tiny_model, "SmolLM2": smollm2, "Gemma 3": gemma3}
 SCALES = {"tiny": 0.3, "SmolLM2": 0.06, "Gemma 3": 0.06}  # of the sizes of texts: what a CPU can play in minutes
+FILLING = {"-cram 3": 0.9, "-cram 6": 0.9}  # what fills these RAM caches with the tiny model
+SURPRISES = 10  # after which the size of the RAM cache is to be known
+SIZED = 0.15  # of it: how well
 
 FLAGS: dict[str, Flags] = {
     "default": Flags(),
@@ -92,6 +99,11 @@ class Case:
         flags = f"{self.flags}, then {self.then}" if self.then else self.flags
         what = " ".join([*self.scenarios, *([] if self.form == "natural" else [f"as {self.form}"])])
         return f"{self.model:8} {self.build:10} {flags:42} {self.mode:8} {how:9} {what}"
+
+    @property
+    def scale(self) -> float:
+        """Of the sizes of texts."""
+        return FILLING.get(self.flags, SCALES[self.model])
 
     @property
     def file(self) -> str:
@@ -137,7 +149,7 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        if self.faults or not self.verdicts:
+        if self.faults or not self.verdicts or not self.sized:
             return False
         if self.case.then:
             return len(self.wrong) <= AFTER_RESTART
@@ -160,6 +172,18 @@ class Result:
         if self.case.then:
             return self.wrong
         return [one for one in self.clear if not held(one)]
+
+    @property
+    def surprises(self) -> int:
+        """How often another size of the RAM cache was concluded from what came back or did not."""
+        sizes = [one.rules.ram for one in self.verdicts if one.rules is not None and one.rules.ram]
+        return sum(before != after for before, after in pairwise(sizes))
+
+    @property
+    def sized(self) -> bool:
+        """Whether the size of the RAM cache is known as well as it is to be after so many surprises."""
+        rules, whole = self.verdicts[-1].rules, room(self.case)
+        return self.surprises < SURPRISES or (rules is not None and abs(rules.ram - whole) <= SIZED * whole)
 
     @property
     def found_after(self) -> int | None:
@@ -216,8 +240,9 @@ def run(seed: int, directory: Path, case: Case) -> Result:
                 port = urlsplit(server.url).port
                 server = stack.enter_context(start(model, FLAGS[flags], case.build, port))
             for scenario in case.scenarios:
-                traffic = SCENARIOS[scenario].start(seed + number, reply_tokens=REPLY, scale=SCALES[case.model])
-                sent += len(play(traffic, toki.url, case.form, at_a_time=case.at_a_time))
+                traffic = SCENARIOS[scenario].start(seed + number, reply_tokens=REPLY, scale=case.scale)
+                told = (lambda _, url=server.url: until_idle(url)) if case.at_a_time == 1 else None
+                sent += len(play(traffic, toki.url, case.form, at_a_time=case.at_a_time, told=told))
         try:
             rows_of(toki.db, sent)
             missing = ""
@@ -257,11 +282,11 @@ def cases(quick: bool) -> list[Case]:
         Case("SmolLM2", "default"),
         Case("SmolLM2", "-np 4", at_a_time=4),
         Case("Gemma 3", "default"),
-        *(Case("tiny", flags) for flags in FLAGS),
-        *(Case("tiny", flags, "xllamacpp") for flags in (*main, "-cram 3")),
+        *(Case("tiny", flags, build) for flags in FLAGS for build in BUILDS),
         *(Case("tiny", flags, at_a_time=4) for flags in main),
         *(Case("tiny", flags, scenarios=classic) for flags in ("default", "-np 4", kept)),
         *(Case("tiny", flags, mode="auto") for flags in (*main, "-cram 3")),
+        *(Case("tiny", "default", build, form=form) for form in PATHS for build in BUILDS),
         *(Case("tiny", "-np 4", mode="auto", form=form) for form in PATHS),
         *(Case("tiny", "default", "xllamacpp", "auto", form=form) for form in PATHS),
         Case("tiny", "default", then="-np 4 -cram 0"),
@@ -291,7 +316,10 @@ def lines(result: Result) -> Iterator[str]:
         )
     rules = result.verdicts[-1].rules if result.verdicts else None
     if rules is not None and 0 < rules.ram < UNLIMITED:
-        yield f"       RAM cache taken for {rules.ram:,} tokens; by its flags it holds {room(result.case):,}"
+        yield (
+            f"       RAM cache taken for {rules.ram:,} tokens after {result.surprises} surprises;"
+            f" by its flags it holds {room(result.case):,}"
+        )
     yield from (f"       fault: {fault}" for fault in result.faults)
     yield from (f"       {told(one)}: {why(one, result)}" for one in result.misses)
 

@@ -23,6 +23,8 @@ from typing import Literal
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
+import requests
+
 from toki import endpoints
 from toki.answer import AnswerReader
 from toki.sse import EventReader
@@ -128,6 +130,17 @@ def send(request: Request, url: str, form: Wanted = "natural", *, stream: bool |
         connection.request("POST", path, body, {"Content-Type": "application/json"})
         with closing(connection.getresponse()) as answer:
             return _read(answer, request, chosen, path, sent_at)
+
+
+def until_idle(url: str) -> None:
+    """Wait until the server at `url` works on nothing: where a client hung up it goes on for a while.
+
+    Raises OSError where it can't be asked, KeyError where it shows no slots.
+    """
+    pause = 0.01
+    while any(slot["is_processing"] for slot in requests.get(f"{url}/slots", timeout=PATIENCE).json()):
+        time.sleep(pause)
+        pause = min(2 * pause, 1.1)  # a dropped prefill is cancelled only after a second without any answer
 
 
 def _read(answer: HTTPResponse, request: Request, form: Form, path: str, sent_at: float) -> Played:

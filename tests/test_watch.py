@@ -283,19 +283,29 @@ async def test_a_router_that_names_no_flags(bench: Bench) -> None:
         (True, 400, False, False, 1),  # how a router answers for a model that is not loaded any more
     ],
 )
+@pytest.mark.parametrize("sent", [False, True], ids=["held", "on its way"])
 async def test_after_a_pause_the_server_may_have_forgotten_all(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, pause: bool, status: int, sleeping: bool, known: bool, asked: int
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    pause: bool,
+    status: int,
+    sleeping: bool,
+    known: bool,
+    asked: int,
+    sent: bool,
 ) -> None:
     monkeypatch.setattr(module, "AWAKE", 0.0 if pause else 60.0)
     bench.watch.arrived(GOOD)
     await until(lambda: bench.watch.known)
     bench.script.answers["/props"] = lambda *_: (status, bench.script.props | {"is_sleeping": sleeping})
     bench.script.calls.clear()
-    await bench.watch.roused()
+    await bench.watch.roused(sent=False)
     assert bench.script.count("/props") == 0  # while a request runs it is awake
     bench.end()
     await bench.idle()
-    await bench.watch.roused()
+    if sent:
+        bench.watch.arrived(GOOD)
+    await bench.watch.roused(sent)
     assert bench.watch.known is known
     assert bench.script.count("/props") == asked
 

@@ -351,7 +351,7 @@ class Exchange:
         self._ask = _ask(question, self._owner)
         if not upstream.looks_up:
             return
-        await upstream.watch.roused()
+        await upstream.watch.roused(self._counted)
         if upstream.watch.mute:
             raise UnreadablePrompt(MUTE)
         if question.fixed or not upstream.holds:

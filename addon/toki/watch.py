@@ -146,10 +146,13 @@ class Watch:
         """Another model was in use meanwhile: this one's server may have made room for it."""
         self._ended_at = 0.0
 
-    async def roused(self) -> None:
+    async def roused(self, sent: bool) -> None:
         """After a pause: find out whether the server fell asleep, was replaced by another, or a router unloaded the
-        model, so that nothing is left of what it held. /props wakes none; the look-ups that follow would hide it."""
-        if not self._known or self._in_flight or time.monotonic() < self._ended_at + AWAKE:
+        model, so that nothing is left of what it held. /props wakes none; the look-ups that follow would hide it.
+
+        `sent`: the request that ends the pause is on its way already.
+        """
+        if not self._known or self._in_flight > sent or time.monotonic() < self._ended_at + AWAKE:
             return
         try:
             props: Props = await self._submit(self._backend.props, self._auth, TIMEOUT, model=self._model)

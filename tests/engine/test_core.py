@@ -226,6 +226,42 @@ def test_what_was_sent_before_a_restart_says_nothing_afterwards() -> None:
     assert (span.high, record.measured.reused) == (0, 0)
 
 
+@pytest.mark.parametrize("seen", ["", "headers", "answer"])
+def test_a_request_that_a_new_server_has_seen_alone_is_all_that_it_holds(seen: str) -> None:
+    """In mode observe nothing is held: the first request after a restart is on its way when that is noticed."""
+    stage = trusting(Flags(), Mode.OBSERVE)
+    stage.serve([*range(200)], [1])
+    asks: list[Ask] = []
+
+    def unread(ask: Ask) -> Ask:
+        asks.append(ask)
+        return replace(ask, tokens=None)
+
+    key = stage.arrive([*range(200), 7], [1] * 4, change=unread)
+    server = LiteralServer(Flags())
+    stage.server = server
+    stage.reach(0)
+    if seen:
+        stage.headers(0)
+    if seen == "answer":
+        stage.end(0)
+        stage.answer(0)
+    stage.wire = [key]  # it is not lost with the old one
+    stage.restart(server)
+    stage.wire = []
+    stage.tell(Read(key, stage.tick(), asks[0]))
+    if seen != "answer":
+        stage.headers(0)
+        stage.end(0)
+        stage.answer(0)
+    belief = stage.engine.belief
+    assert belief is not None
+    assert belief.base.known
+    assert sorted(belief.lengths()) == [0, 0, 0, 204]
+    record = next(record for record in stage.records if record.key == key)
+    assert (record.predicted, record.measured.reused) == (0, 0)
+
+
 # --- what may be steered --------------------------------------------------------------------------
 
 

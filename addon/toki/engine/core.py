@@ -146,24 +146,32 @@ class Engine:
     # --- the server -------------------------------------------------------------------------------
 
     def _restarted(self, event: Restarted) -> list[Command]:
+        taken = 0
         if self._course.met:  # what was sent to the server before says nothing of this one
             self._start_over()
             for waiter in self._waiters:
                 waiter.flight.prompt = None
             if self._flights.priming is not None:
                 self._flights.priming.flight.prompt = None
-            self._flights.forget_launches()
+            served = [flight for flight in self._flights if flight.served]
+            taken = sum(flight.slots for flight in served)
+            first = event.used_by(taken) and not event.used_by(0)  # nothing else was there before these
+            self._flights.forget_launches(but=served if first else ())
             for flight in self._flights:
-                self._carry_over(flight)
+                self._carry_over(flight, first and flight.served)
         freed = self._waiters.free()
-        self._course.meet(event)
+        self._course.meet(event, taken)
         return [*freed, *self._course.apply(event.at)]
 
-    def _carry_over(self, flight: Flight) -> None:
-        """A request that is under way when another server is met: if it gets an answer, it is from that one."""
+    def _carry_over(self, flight: Flight, first: bool) -> None:
+        """A request that is under way when another server is met: if it gets an answer, it is from that one. `first`:
+        that is sure, since it is all that the server has seen."""
         flight.prompt = None
         flight.decision = replace(flight.decision, predicted=None, alone=None)
-        if flight.placed or flight.ended is not None or flight.key < 0:
+        if first:
+            if flight.read:
+                self._know(flight)
+        elif flight.placed or flight.ended is not None or flight.key < 0:
             # What was seen of the slots may be from before its launch, or from after it.
             flight.misread = True
             flight.read = flight.placed = flight.launched = True

@@ -53,12 +53,12 @@ class Course:
         """Whether the server was ever known."""
         return self._prelude is None
 
-    def meet(self, event: Restarted) -> None:
-        """The server is known: what ran on it since its start happened to it."""
+    def meet(self, event: Restarted, taken: int) -> None:
+        """The server is known: what ran on it since its start happened to it. `taken`: slots that its first requests
+        take of which it is yet to hear."""
         prelude, self._prelude = self._prelude or [], None
-        used = sum(1 for view in event.slots or () if view.n_tokens or view.task >= 0)
-        ours = sum(flight.slots for flight, end in prelude if end is None)
-        self._knowledge.meet(event, () if event.slots is not None and used <= ours else event.slots)
+        ours = sum(flight.slots for flight, end in prelude if end is None) + taken
+        self._knowledge.meet(event, () if event.used_by(ours) else event.slots)
         for flight, end in prelude:
             if end is None:
                 self._launch(flight)

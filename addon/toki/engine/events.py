@@ -306,6 +306,11 @@ class Restarted:
     known: Known = field(default_factory=Known)
     slots: tuple[SlotView, ...] | None = None
 
+    def used_by(self, taken: int) -> bool:
+        """Whether requests that take so many slots are all that its slots have seen since the server's start."""
+        used = sum(1 for view in self.slots or () if view.n_tokens or view.task >= 0)
+        return self.slots is not None and used <= taken
+
 
 Event = Arrived | Read | Primed | Began | Unsteered | Answered | Gone | Replied | Looked | Restarted
 

@@ -67,6 +67,12 @@ class Flight:
         return self.ask.prompts + self.ask.children
 
     @property
+    def served(self) -> bool:
+        """Whether the server that is there now has it, or has answered it."""
+        answered = self.ended is not None and self.measured.prompt_tokens is not None
+        return self.key >= 0 and self.left is None and (self.ended is None or answered)
+
+    @property
     def launched_at(self) -> float:
         """When it was most likely launched. Short delays are those of the way there and of what hears of it: then it
         was between its release and the sign of it. Where it took longer the server was busy, and its headers came at
@@ -193,6 +199,10 @@ class Flights:
             for _, held, _ in flight.before:
                 yield held
 
-    def forget_launches(self) -> None:
-        """What was seen of launches says nothing of the server that is there now; ends are still to be recorded."""
+    def forget_launches(self, but: Sequence[Flight]) -> None:
+        """What was seen of launches says nothing of the server that is there now, `but` of those that it has launched;
+        ends are still to be recorded."""
         self._steps = deque(step for step in self._steps if step.end is not None)
+        self._steps.extendleft(Step(flight) for flight in reversed(but) if flight.placed)
+        for flight in but:
+            flight.launched = False
