@@ -21,6 +21,7 @@ from benchmark.machine import session
 from divergence_calibrate import report as calibration
 from divergence_prompts import PARTS
 from divergence_prompts import prompts
+from divergence_report import actions
 from divergence_report import comparisons
 from divergence_report import page
 from divergence_report import read
@@ -60,9 +61,9 @@ def collect(wanted: Sequence[Pass], into: Path, seconds: float) -> bool:
         if time.monotonic() > until:
             return False
         begun = time.monotonic()
-        answers, actions = run(one, prompts(one.part))
+        answers = run(one, prompts(one.part))
         took = time.monotonic() - begun
-        found = {"pass": asdict(one), "actions": actions, "seconds": took, "load": os.getloadavg()[0]}
+        found = {"pass": asdict(one), "seconds": took, "load": os.getloadavg()[0]}
         partial = file.with_suffix(".partial")
         partial.write_text(json.dumps({**found, "answers": [asdict(answer) for answer in answers]}), encoding="utf-8")
         partial.replace(file)
@@ -79,11 +80,16 @@ def report(folder: Path, output: Path) -> int:
         return 2
     about = session("divergence.py report", 1) | {
         "embedding": embedding_in_use(),
-        "flags": {"restore": "one slot, no RAM cache, --slot-save-path", "others": "defaults"},
+        "flags": {
+            "restore": "one slot, no RAM cache, --slot-save-path",
+            "alone-cram0": "--cache-ram 0",
+            "toki-cram0": "--cache-ram 0",
+            "others": "defaults",
+        },
         "n_ctx": N_CTX,
         "threads": 1,
         "ways": WAYS,
-        "passes": [{**file["pass"], "actions": file["actions"], "load": file["load"]} for file in kept],
+        "passes": [{**file["pass"], "actions": actions(file), "load": file["load"]} for file in kept],
     }
     table = text(figures)
     line = f"{about['cpu']}, {about['cores']} cores; embeddings: {about['embedding']}; {about['date']}"

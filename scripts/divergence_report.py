@@ -9,7 +9,9 @@ import json
 import statistics
 from collections import Counter
 from collections import defaultdict
+from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +24,13 @@ from toki.divergence import Verdict
 from toki.divergence.judge import judge
 from toki.divergence.meaning import Meaning
 
+Side = tuple[str, int]  # a way, and which of its two passes
+ALONE = {way: way.replace("toki", "alone") for way in WAYS if way.startswith("toki")}
+SIDES: Sequence[tuple[Side, Side]] = (
+    *((("fresh", 1), (way, 1)) for way in WAYS if way != "fresh"),
+    *(((alone, 1), (toki, 1)) for toki, alone in ALONE.items()),
+    *(((way, 1), (way, 2)) for way in WAYS),
+)
 NEAR_TIE = 0.1  # of log-probability between the best two tokens: 10 % in probability
 Kept = dict[str, Any]  # a file of answers
 
@@ -42,13 +51,14 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All answers of one way beside those of another: the same prompts, model, build and temperature."""
+    """The answers of one way beside those of another: the same prompts, model, build and temperature."""
 
     model: str
     build: str
     temperature: float
     one: str
     other: str
+    steered: bool  # only those prompts whose requests toki steered
     pairs: Sequence[Pair]
 
     @property
@@ -75,6 +85,7 @@ class Comparison:
             "temperature": self.temperature,
             "way": self.other,
             "against": self.one,
+            "steered": self.steered,
             "prompts": len(self.pairs),
             "classes": {str(kind): self.counts[kind] for kind in Divergence},
             "divergent": self.divergent,
@@ -109,31 +120,48 @@ def read(folder: Path) -> list[Kept]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
 
 
+def actions(file: Kept) -> dict[str, int]:
+    """How often toki did what in a pass; nothing where no request went by toki."""
+    return dict(Counter(answer["action"] for answer in file["answers"] if answer["action"] is not None))
+
+
 def comparisons(kept: Sequence[Kept], meaning: Meaning | None = None) -> list[Comparison]:
-    """Each way beside the pass without cache, toki beside the server alone, each way's second pass beside its first."""
-    answers: dict[tuple[str, str, float], dict[tuple[str, int], dict[str, Any]]] = defaultdict(
-        lambda: defaultdict(dict)
-    )
+    """Each way beside the pass without cache, toki beside the server alone, each way's second pass beside its first.
+
+    Requests that toki steered come apart too: beside no cache, as do the same requests alone, and beside these.
+    """
+    answers: dict[tuple[str, str, float], dict[Side, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
     for file in kept:
         one = file["pass"]
         setting = one["model"], one["build"], one["temperature"]
         answers[setting][one["way"], one["number"]] |= {answer["prompt"]: answer for answer in file["answers"]}
     found = []
-    for (model, build, temperature), ways in sorted(answers.items()):
-        sides = [
-            *((("fresh", 1), (way, 1)) for way in WAYS if way != "fresh"),
-            *((("alone" + at_once, 1), ("toki" + at_once, 1)) for at_once in ("", "-4")),
-            *(((way, 1), (way, 2)) for way in WAYS),
-        ]
-        for base, way in sides:
-            both = [name for name in ways[base] if name in ways[way]]
-            if both:
-                pairs = [_pair(ways[base][name], ways[way][name], meaning) for name in both]
-                found.append(Comparison(model, build, temperature, _name(base), _name(way), pairs))
-    return found
+    for setting, ways in sorted(answers.items()):
+        for base, way in SIDES:
+            found.append(_comparison(setting, ways, base, way, meaning))
+        for toki, alone in ALONE.items():
+            steered = {name for name, answer in ways[toki, 1].items() if answer["action"] != "passed"}
+            for one, other in (("fresh", toki), ("fresh", alone), (alone, toki)):
+                found.append(_comparison(setting, ways, (one, 1), (other, 1), meaning, steered))
+    return [comparison for comparison in found if comparison.pairs]
 
 
-def _name(side: tuple[str, int]) -> str:
+def _comparison(
+    setting: tuple[str, str, float],
+    ways: Mapping[Side, Mapping[str, dict[str, Any]]],
+    base: Side,
+    way: Side,
+    meaning: Meaning | None,
+    steered: Collection[str] | None = None,
+) -> Comparison:
+    """All prompts that both sides have, or those of `steered`."""
+    one, other = ways[base], ways[way]
+    names = [name for name in one if name in other and (steered is None or name in steered)]
+    pairs = [_pair(one[name], other[name], meaning) for name in names]
+    return Comparison(*setting, _name(base), _name(way), steered is not None, pairs)
+
+
+def _name(side: Side) -> str:
     way, number = side
     return way if number == 1 else f"{way} (again)"
 
@@ -170,15 +198,15 @@ def _by_kind(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
 
 def text(figures: Sequence[dict[str, Any]]) -> str:
     """One table per model, build and temperature."""
-    lines: list[str] = []
+    lines = ["*: only the requests that toki steered"]
     for title, some in _groups(figures):
-        head = f"{'way':<18}{'against':<10}{'prompts':>8}" + "".join(f"{kind:>17}" for kind in Divergence)
+        head = f"{'way':<20}{'against':<14}{'prompts':>8}" + "".join(f"{kind:>17}" for kind in Divergence)
         lines += ["", title, head + f"{'substantive/div.':>18}{'first':>7}{'margin':>8}{'near ties':>11}{'reused':>8}"]
         for each in some:
             cells = "".join(f"{each['classes'][kind]:>17}" for kind in Divergence)
             ties = f"{each['near_ties']}/{each['margins']}"
             lines.append(
-                f"{each['way']:<18}{each['against']:<10}{each['prompts']:>8}{cells}"
+                f"{_way(each):<20}{each['against']:<14}{each['prompts']:>8}{cells}"
                 f"{_percent(each['substantive_of_divergent']):>18}{_number(each['first_diverging_token_median']):>7}"
                 f"{_number(each['margin_median'], 2):>8}{ties:>11}{_reuse(each):>8}"
             )
@@ -210,7 +238,7 @@ def _picture(title: str, figures: Sequence[dict[str, Any]]) -> bytes:
     from matplotlib import pyplot
 
     picture, (left, right) = pyplot.subplots(1, 2, figsize=(13, 1.6 + 0.4 * len(figures)), layout="constrained")
-    names = [f"{each['way']} / {each['against']}" for each in figures]
+    names = [f"{_way(each)} / {each['against']}" for each in figures]
     starts = [0.0] * len(figures)
     colours = {"whitespace-only": "#c7c7c7", "restore-noise": "#ffbb78", "substantive": "#d62728"}
     for kind, colour in colours.items():
@@ -238,6 +266,10 @@ def _groups(figures: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str,
     for each in figures:
         found[f"{each['model']}, {each['build']}, temperature {each['temperature']}"].append(each)
     return list(found.items())
+
+
+def _way(each: dict[str, Any]) -> str:
+    return f"{each['way']}*" if each["steered"] else str(each["way"])
 
 
 def _percent(share: float | None) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import astuple
 from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -41,11 +41,14 @@ WAYS = {  # what tells most comes first
     "restore": "slot saved after each request and restored before the next of its group, one at a time",
     "toki-4": "toki, 4 at once",
     "alone-4": "the server alone, 4 at once",
+    "alone-cram0": "the server alone without its RAM cache (--cache-ram 0), one at a time",
+    "toki-cram0": "toki before such a server, one at a time: there it has something to steer",
 }
-LENGTHS = {"json": 40, "tools": 40}  # tokens of an answer; an object must have the room to end
-LENGTH = 24
+LENGTHS = {"json": 32, "tools": 32}  # tokens of an answer; an object must have the room to end
+LENGTH = 16
 N_CTX = 8192
-TIMEOUT = 120.0  # seconds for one answer
+TIMEOUT = 600.0  # seconds for one answer
+UNHURRIED = "10000"  # ms for toki's look-ups: a busy machine must not make it pass a request unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,10 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer. `tokens`: text and log-probability of each sampled token, and by how much the best one led."""
+    """One answer. `tokens`: text and log-probability of each sampled token, and by how much the best one led.
+
+    `action`: what toki did with the request; None where it went by no toki.
+    """
 
     prompt: str
     kind: str
@@ -75,10 +81,11 @@ class Answer:
     reused: int
     evaluated: int
     tokens: Sequence[tuple[str, float, float]]
+    action: str | None = None
 
 
-def run(one: Pass, prompts: Sequence[Prompt]) -> tuple[list[Answer], dict[str, int]]:
-    """Send `prompts` in their order; answers in the same order, and how often toki did what.
+def run(one: Pass, prompts: Sequence[Prompt]) -> list[Answer]:
+    """Send `prompts` in their order; answers in the same order.
 
     Raises RuntimeError where a server does not start and requests' own exceptions where an answer does not come.
     """
@@ -94,8 +101,23 @@ def run(one: Pass, prompts: Sequence[Prompt]) -> tuple[list[Answer], dict[str, i
                 return _restored(session, url, one, prompt, backend, saved)
 
             answers = list(pool.map(ask, prompts))
-        actions = [row["action"] for row in rows_of(db, len(prompts))] if db is not None else []
-        return answers, dict(Counter(actions))
+        return answers if db is None else with_actions(answers, rows_of(db, len(prompts)))
+
+
+def with_actions(answers: Sequence[Answer], rows: Sequence[dict[str, Any]]) -> list[Answer]:
+    """Each answer with the action of its row: the first one left with its figures, for rows name no prompt.
+
+    Raises ValueError where an answer has none.
+    """
+    left = list(rows)
+    found = []
+    for answer in answers:
+        figures = answer.reused, answer.evaluated
+        place = next((n for n, row in enumerate(left) if (row["reused"], row["evaluated"]) == figures), None)
+        if place is None:
+            raise ValueError(f"{answer.prompt}: no row with {figures[0]} reused and {figures[1]} evaluated tokens")
+        found.append(replace(answer, action=left.pop(place)["action"]))
+    return found
 
 
 @contextmanager
@@ -108,9 +130,10 @@ def _entrance(one: Pass) -> Iterator[tuple[str, Path | None, Path | None]]:
             with start(model, flags, one.build) as server:
                 yield server.url, Path(name), None
         return
-    with start(model, Flags(n_ctx=N_CTX), one.build) as server:
+    flags = Flags(n_ctx=N_CTX, cache_ram_mib=0 if one.way.endswith("-cram0") else None)
+    with start(model, flags, one.build) as server:
         if one.way.startswith("toki"):
-            with mitmdump(server.url) as proxy:
+            with mitmdump(server.url, options={"toki_deadline_ms": UNHURRIED}) as proxy:
                 yield proxy.url, None, proxy.db
         else:
             yield server.url, None, None

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from toki.inspect import report as reporting
 from toki.inspect.examine import KEY_VARIABLE
 from toki.inspect.examine import examine
 from toki.inspect.records import Unreadable
+from toki.inspect.records import checked
 from toki.inspect.records import each
 from toki.inspect.records import findings
 from toki.inspect.records import own
@@ -226,10 +228,11 @@ def doctor(known: argparse.Namespace, _: Sequence[str]) -> int:
     url = _url(known.url)
     try:
         working = None if known.db is None else working_set(requests(_database(known), latest=RECENT))
+        answers = None if known.db is None else checked(_database(known))
     except Unreadable as error:
         raise CannotRun(str(error)) from error
     facts = examine(url, known.model, working, (lambda _: True) if known.yes else _ask)
-    found = diagnosis.diagnose(facts)
+    found = diagnosis.diagnose(replace(facts, checked=answers))
     print("\n".join(found.lines()))
     if facts.trouble:
         return 2
@@ -240,7 +243,7 @@ def report(known: argparse.Namespace, _: Sequence[str]) -> int:
     """`toki report`: totals and findings of the database."""
     path, since = _database(known), known.since
     try:
-        summed = reporting.report(each(path, since), own(path, since), findings(path, since))
+        summed = reporting.report(each(path, since), own(path, since), findings(path, since), checked(path, since))
     except Unreadable as error:
         raise CannotRun(str(error)) from error
     print(FORMATS[known.format](summed))

@@ -38,7 +38,6 @@ from toki.engine.events import Prime
 from toki.engine.events import Primed
 from toki.engine.events import Read
 from toki.engine.events import Record
-from toki.engine.events import Replied
 from toki.engine.events import Unsteered
 from toki.engine.events import Wait
 from toki.inspect.explanation import Explanation
@@ -611,15 +610,10 @@ class Exchange:
 
     async def _tell_reply(self, text: str) -> None:
         """The reply's tokens, as the next request of this conversation is likely to hold them."""
-        upstream = self._upstream
         try:
-            ids = await upstream.submit(
-                upstream.backend.tokenize, text, self._auth, PATIENCE, add_special=False, model=self._ask.model
-            )
+            await self._upstream.tell_reply(self.key, text, self._ask.model, self._auth, PATIENCE)
         except ServerError as error:
             self._complain(f"reply: {error}", f"a reply can't be tokenised: {error}")
-        else:
-            upstream.tell(Replied(self.key, time.monotonic(), ids))
 
     # --- troubles ---
 

@@ -37,6 +37,7 @@ from toki.engine.events import Outcome
 from toki.engine.events import Prime
 from toki.engine.events import Primed
 from toki.engine.events import Record
+from toki.engine.events import Replied
 from toki.engine.events import Restarted
 from toki.engine.events import Resume
 from toki.engine.events import Send
@@ -285,6 +286,11 @@ class Upstream:
                 self.background(self._prepare(self.prompts))
             self.inspector.restarted(event.known.whole)
         self._handle(event)
+
+    async def tell_reply(self, key: int, text: str, model: str, auth: Auth, patience: float) -> None:
+        """Let the engine know the tokens of a reply, as the next request is likely to hold them. Raises ServerError."""
+        ids = await self.submit(self.backend.tokenize, text, auth, patience, add_special=False, model=model)
+        self.tell(Replied(key, time.monotonic(), ids))
 
     async def _prepare(self, prompts: PromptReader) -> None:
         """Read what the first prompt needs before it comes; what fails now is asked again with that one."""

@@ -24,7 +24,7 @@ from toki.engine.events import Arrived
 from toki.engine.events import Ask
 from toki.engine.events import Began
 from toki.engine.events import Gone
-from toki.engine.events import Replied
+from toki.inspect.texts import common_prefix
 from toki.schema import Check
 from toki.server import Auth
 
@@ -159,13 +159,10 @@ class _Check:
         if text is None:
             return
         if text:
-            ids = await upstream.submit(
-                upstream.backend.tokenize, text, self._auth, PATIENCE, add_special=False, model=self._ask.model
-            )
-            upstream.tell(Replied(self._key, time.monotonic(), ids))
+            await upstream.tell_reply(self._key, text, self._ask.model, self._auth, PATIENCE)
         # Without models: they are large, and this process forwards requests.
         verdict = await upstream.submit(judge, self._said, text, deterministic())
-        common = _common(self._said, text)
+        common = common_prefix(self._said, text)
         ms = 1000 * (now - self._begun)
         upstream.check(Check(-self._key, verdict.divergence, common, measured.evaluated, slot, ms))
         if verdict.divergence is Divergence.SUBSTANTIVE:
@@ -174,9 +171,3 @@ class _Check:
                 f"an answer of {self._ask.endpoint} says something else without the server's cache, from its character "
                 f"{common + 1:,} on; the table checks has each",
             )
-
-
-def _common(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -14,28 +14,31 @@ from divergence import passes
 from divergence_prompts import PARTS
 from divergence_prompts import Prompt
 from divergence_prompts import prompts
+from divergence_report import actions
 from divergence_report import comparisons
 from divergence_report import page
 from divergence_report import read
 from divergence_report import text
 from divergence_ways import WAYS
+from divergence_ways import Answer
 from divergence_ways import Pass
 from divergence_ways import answer_of
 from divergence_ways import body
+from divergence_ways import with_actions
 from toki.divergence.meaning import deterministic
 
 PASS = Pass("smollm2", "skulk", "fresh", 0.0, 1, 0)
 
 
-def answer(prompt: str, said: str, reused: int = 0) -> dict[str, Any]:
+def answer(prompt: str, said: str, reused: int = 0, action: str | None = None) -> dict[str, Any]:
     tokens = [[word, -0.5, 0.05] for word in said.split()]
     figures = {"reused": reused, "evaluated": 10 - reused, "finish": "length", "tokens": tokens}
-    return {"prompt": prompt, "kind": "chat", "text": said, **figures}
+    return {"prompt": prompt, "kind": "chat", "text": said, "action": action, **figures}
 
 
 def kept(way: str, number: int, *answers: dict[str, Any]) -> dict[str, Any]:
     asked = {"model": "m", "build": "b", "way": way, "temperature": 0.0, "number": number, "part": 0}
-    return {"pass": asked, "actions": {}, "seconds": 1.0, "load": 0.0, "answers": list(answers)}
+    return {"pass": asked, "seconds": 1.0, "load": 0.0, "answers": list(answers)}
 
 
 def test_there_are_enough_prompts_of_each_kind_and_parts_are_mixed() -> None:
@@ -108,6 +111,45 @@ def test_shares_first_difference_margin_and_reuse() -> None:
     assert "33 %" in table
     assert table in page([against, again], "about <this>")
     assert "about &lt;this&gt;" in page([against, again], "about <this>")
+
+
+def test_steered_requests_come_apart() -> None:
+    files = [
+        kept("fresh", 1, answer("1", "It is open."), answer("2", "Take the bus."), answer("3", "Go.")),
+        kept("alone-cram0", 1, answer("1", "It is shut."), answer("2", "Take the train."), answer("3", "Go.")),
+        kept(
+            "toki-cram0",
+            1,
+            answer("1", "It is open.", action="pinned"),
+            answer("2", "Take the tram.", action="passed"),
+            answer("3", "Go.", action="pinned"),
+        ),
+    ]
+    assert actions(files[2]) == {"pinned": 2, "passed": 1}
+    assert actions(files[0]) == {}
+    figures = [one.figures() for one in comparisons(files, deterministic())]
+    found = {(one["way"], one["against"], one["steered"]): (one["divergent"], one["prompts"]) for one in figures}
+    assert found == {
+        ("alone-cram0", "fresh", False): (2, 3),
+        ("toki-cram0", "fresh", False): (1, 3),
+        ("toki-cram0", "alone-cram0", False): (2, 3),
+        ("toki-cram0", "fresh", True): (0, 2),
+        ("alone-cram0", "fresh", True): (1, 2),
+        ("toki-cram0", "alone-cram0", True): (1, 2),
+    }
+    assert len([line for line in text(figures).splitlines() if line.startswith(("toki-cram0* ", "alone-cram0* "))]) == 3
+
+
+def test_an_answer_gets_the_action_of_its_row() -> None:
+    answers = [Answer(str(n), "chat", "", "stop", reused, 9, ()) for n, reused in enumerate((5, 0, 5))]
+    rows = [
+        {"reused": 5, "evaluated": 9, "action": "pinned"},
+        {"reused": 5, "evaluated": 9, "action": "passed"},
+        {"reused": 0, "evaluated": 9, "action": "swapped"},
+    ]
+    assert [one.action for one in with_actions(answers, rows)] == ["pinned", "swapped", "passed"]
+    with pytest.raises(ValueError, match="2: no row with 5 reused and 9 evaluated tokens"):
+        with_actions(answers, rows[::2])
 
 
 def test_files_are_read_in_their_order(tmp_path: Path) -> None:

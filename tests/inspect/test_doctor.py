@@ -22,6 +22,7 @@ from toki.inspect.doctor import Verdict
 from toki.inspect.doctor import diagnose
 from toki.inspect.probes import Came
 from toki.inspect.probes import Probed
+from toki.inspect.records import Checked
 from toki.inspect.records import WorkingSet
 from toki.server import Props
 
@@ -260,6 +261,13 @@ def test_notes() -> None:
         found(diagnosis, what)
     found(diagnose(replace(facts, probed=Probed(GOOD.rules, pinned=Came(990, 1000)))), "id_slot of a busy slot")
     found(diagnose(replace(facts, messages=False)), "no /v1/messages")
+
+
+def test_answers_that_were_checked() -> None:
+    assert diagnose(replace(GOOD, checked=Checked(9, cosmetic=2))).findings == diagnose(GOOD).findings
+    diagnosis = diagnose(replace(GOOD, checked=Checked(9, cosmetic=2, substantive=3, latest=17)))
+    assert diagnosis.verdict is Verdict.GOOD, "rounding alone does that"
+    assert "3 of 9 that were asked for again, that of request 17 last" in found(diagnosis, "answers say something else")
 
 
 def test_what_was_measured_counts_more_than_flags() -> None:

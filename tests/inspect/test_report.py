@@ -18,9 +18,11 @@ from tests.inspect.recorded import write
 from toki.cli import main
 from toki.engine.events import Action
 from toki.engine.events import Outcome
+from toki.inspect.records import Checked
 from toki.inspect.records import Own as OwnSums
 from toki.inspect.records import Request
 from toki.inspect.records import Why
+from toki.inspect.records import checked
 from toki.inspect.records import findings
 from toki.inspect.records import own
 from toki.inspect.records import requests
@@ -30,6 +32,7 @@ from toki.inspect.report import as_json
 from toki.inspect.report import markdown
 from toki.inspect.report import report
 from toki.inspect.report import text
+from toki.schema import Check
 from toki.schema import Found
 from toki.schema import Own
 from toki.store import Database
@@ -78,7 +81,7 @@ def add(path: Path, *found: Found) -> None:
 
 
 def of(path: Path, since: float = 0.0) -> Report:
-    return report(requests(path, since), own(path, since), findings(path, since))
+    return report(requests(path, since), own(path, since), findings(path, since), checked(path, since))
 
 
 def test_totals_are_those_of_the_view(path: Path) -> None:
@@ -108,6 +111,26 @@ def test_predictions_and_unknowns(path: Path) -> None:
     assert found.reasons == [("the server's own choice is as good", 4)]
 
 
+def test_checks_are_summed_and_what_says_something_else_is_advice(path: Path) -> None:
+    assert of(path).checked == Checked()
+    with closing(Database(path)) as database:
+        kinds = ("identical", "whitespace-only", "restore-noise", "substantive", "substantive")
+        made = [Check(key, kind, 4, 1000, 1, 90.0) for key, kind in enumerate(kinds, 1)]
+        database.write([*(row(one.key, at=9000.0) for one in made), *made])
+    found = of(path)
+    assert found.checked == Checked(answers=5, cosmetic=2, substantive=2, latest=10)
+    assert of(path, since=9000.5).checked == Checked()
+    assert [line for line in found.advice if line.startswith("2 of 5 checked answers say something else")]
+    assert "without the server's cache: 5, of which 2 said something else and 2 were worded otherwise" in text(found)
+
+
+def test_checks_of_an_older_toki_are_not_known(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("DROP TABLE checks")
+    assert of(path).checked is None
+    assert "asked for again" not in text(of(path))
+
+
 def test_causes_are_summed_and_advised(path: Path) -> None:
     add(
         path,
@@ -133,7 +156,7 @@ def test_advice() -> None:
         *(1, 0.0, 1, "/completion", "m", 200, 1000, 8, None, 0, 0, 0, 0, 1000, "miss", "passed", ""),
         *(5.0, 2.0, 900.0),
     )
-    assert report([good] * 20, OwnSums(), []).advice == ()
+    assert report([good] * 20, OwnSums(), [], None).advice == ()
     for changes, words in (
         ({"predicted": 500, "reused": 0}, "0 of 20 predictions were right"),
         ({"alone": 500}, "20,000 tokens were evaluated where 10,000 are predicted for the server alone"),
@@ -141,10 +164,12 @@ def test_advice() -> None:
         ({"status": None, "total_ms": 300_000.0}, "20 requests got no answer within 300 s"),
         ({"outcome": "unknown"}, "20 answers told no reuse"),
     ):
-        advice = report([replace(good, **changes)] * 20, OwnSums(), []).advice
+        advice = report([replace(good, **changes)] * 20, OwnSums(), [], None).advice
         assert len(advice) == 1
         assert words in advice[0]
-    assert "21,000 tokens were evaluated" in report([good] * 20, OwnSums(3, 1000), []).advice[0], "primers are no gain"
+    assert "21,000 tokens were evaluated" in report([good] * 20, OwnSums(3, 1000), [], None).advice[0], (
+        "primers are no gain"
+    )
 
 
 def test_working_set(path: Path) -> None:
@@ -188,7 +213,7 @@ def test_whatever_a_row_holds_is_shown_harmlessly(odd: str) -> None:
         *(1, 0.0, 1, f"/{odd}", odd, 200, 1000, 8, None, 0, 0, 0, 0, 1000, "miss", "passed", odd),
         *(5.0, 2.0, 900.0),
     )
-    found = report([sent, replace(sent, action=odd)], OwnSums(), [Why(1, odd, odd, 900, 1.0, 1, odd, odd)])
+    found = report([sent, replace(sent, action=odd)], OwnSums(), [Why(1, odd, odd, 900, 1.0, 1, odd, odd)], None)
     lines = [*text(found).split("\n"), *markdown(found).split("\n"), *as_json(found).split("\n")]
     assert all(map(str.isprintable, lines))
     # In Markdown each cell is one cell, and none begins markup or a tag.

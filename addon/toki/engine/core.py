@@ -105,13 +105,14 @@ class Engine:
     def spare(self, tokens: Tokens, reply: int, lora: str = "") -> int | None:
         """A slot on which `tokens` could be answered from scratch, with `reply` tokens, and no one would lose a token.
 
-        None where there is none, while anything runs, and where that is not known for sure. Requests of toki's own that
-        arrive with a negative key are followed like any other, but not remembered.
+        None where there is none, while anything runs, and where that is not known for sure: hypotheses that did
+        equally well must agree. A RAM cache whose size nobody told has room, until it shows otherwise. Requests of
+        toki's own that arrive with a negative key are followed like any other, but not remembered.
         """
         belief = self.belief
         if belief is None or not belief.trusted or self._flights or self._waiters or not belief.base.known:
             return None
-        return spare(belief.base, tokens, reply, lora)
+        return spare([one.base for one in self._knowledge.equals], tokens, reply, lora)
 
     def handle(self, event: Event) -> list[Command]:
         """Take in what happened; return what to do, in order."""

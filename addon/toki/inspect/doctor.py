@@ -26,6 +26,7 @@ from toki.flags import changed
 from toki.gguf import Header
 from toki.gguf import entry_size
 from toki.inspect.probes import Probed
+from toki.inspect.records import Checked
 from toki.inspect.records import WorkingSet
 from toki.printable import printable
 from toki.server import Props
@@ -94,6 +95,7 @@ class Facts:
     unprobed: str = ""  # why no probes were sent
     probed: Probed = field(default_factory=Probed)
     working: WorkingSet | None = None  # of the recorded traffic
+    checked: Checked | None = None  # of its answers
     proxies: Sequence[str] = ()  # variables here that send a client's requests to this URL elsewhere
     memory: int | None = None  # bytes of this machine, where the server runs on it
 
@@ -473,6 +475,19 @@ def busy_slots(facts: Facts) -> Iterator[Finding]:
     yield Finding(Grade.NOTE, "id_slot of a busy slot can damage the answer that runs there", why)
 
 
+def answers(facts: Facts) -> Iterator[Finding]:
+    """What toki_verify found. A note: no flag is known that would change it."""
+    checked = facts.checked
+    if checked is not None and checked.substantive:
+        yield Finding(
+            Grade.NOTE,
+            "answers say something else without its cache",
+            f"{checked.substantive:,} of {checked.answers:,} that were asked for again, that of request "
+            f"{checked.latest} last; rounding does that where two tokens were nearly tied, but so does a fault of the "
+            'cache: look at such answers with and without "cache_prompt": false',
+        )
+
+
 def time_outs(facts: Facts) -> Iterator[Finding]:
     speed, props = facts.probed.speed, facts.props
     assert props is not None
@@ -545,6 +560,7 @@ CHECKS: Sequence[Callable[[Facts], Iterator[Finding]]] = (
     endpoints,
     images,
     busy_slots,
+    answers,
     time_outs,
     proxies,
     something_between,

@@ -75,6 +75,17 @@ class Why:
 
 
 @dataclass(frozen=True, slots=True)
+class Checked:
+    """Answers that were asked for again without the server's cache (toki_verify). Of these `substantive` then said
+    something else, the one to the request `latest` last, and `cosmetic` ones were worded otherwise."""
+
+    answers: int = 0
+    cosmetic: int = 0
+    substantive: int = 0
+    latest: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class WorkingSet:
     """What the recorded traffic needs a server to keep, in tokens."""
 
@@ -116,6 +127,18 @@ def findings(path: Path, since: float = 0.0) -> list[Why] | None:
     query = f"SELECT {columns} FROM findings JOIN requests ON requests.id = findings.request WHERE requests.at >= ?"
     rows = _rows_if_kept(path, query, since)
     return None if rows is None else [Why(*row) for row in rows]
+
+
+def checked(path: Path, since: float = 0.0) -> Checked | None:
+    """The checks of answers to rows from `since` on; None where the database is of a toki that did not keep them."""
+    query = """
+        SELECT count(*),
+            count(*) FILTER (WHERE checks.divergence NOT IN ('identical', 'substantive')),
+            count(*) FILTER (WHERE checks.divergence = 'substantive'),
+            max(checks.request) FILTER (WHERE checks.divergence = 'substantive')
+        FROM checks JOIN requests ON requests.id = checks.request WHERE requests.at >= ?"""
+    rows = _rows_if_kept(path, query, since)
+    return None if rows is None else Checked(*rows[0])
 
 
 def _rows_if_kept(path: Path, query: str, since: float) -> list[tuple[Any, ...]] | None:

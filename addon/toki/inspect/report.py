@@ -24,6 +24,7 @@ import numpy as np
 
 from toki.engine.events import Outcome
 from toki.inspect.finding import duration
+from toki.inspect.records import Checked
 from toki.inspect.records import Own
 from toki.inspect.records import Request
 from toki.inspect.records import Why
@@ -91,6 +92,7 @@ class Report:
     until: float | None
     totals: Sums
     own: Own | None  # None: not kept by the toki that wrote it
+    checked: Checked | None  # None: not kept by the toki that wrote it
     predicted: int  # requests with a prediction and a measurement
     right: int  # of which the prediction was right
     added: Spread  # ms for which toki held requests
@@ -138,8 +140,9 @@ class _Tally:
         )
 
 
-def report(rows: Iterable[Request], own: Own | None, found: Sequence[Why] | None) -> Report:
-    """Sum `rows` up, with what toki sent itself, and what was found about them. Goes through `rows` once."""
+def report(rows: Iterable[Request], own: Own | None, found: Sequence[Why] | None, checked: Checked | None) -> Report:
+    """Sum `rows` up, with what toki sent itself, what was found about them, and how answers that were checked compare.
+    Goes through `rows` once."""
     since = until = None
     total, counts, reasons = _Tally(), Counter[str](), Counter[str]()
     actions, endpoints, conversations = (defaultdict[str, _Tally](_Tally) for _ in range(3))
@@ -166,6 +169,7 @@ def report(rows: Iterable[Request], own: Own | None, found: Sequence[Why] | None
         until=until,
         totals=total.sums(),
         own=own,
+        checked=checked,
         predicted=counts["predicted"],
         right=counts["right"],
         added=_spread(added),
@@ -237,6 +241,13 @@ def _advice(summed: Report) -> Iterator[str]:
             f"{summed.given_up:,} requests got no answer within {GIVEN_UP_S:.0f} s: the time-outs of their clients may "
             "be too short for this server's prefill"
         )
+    checked = summed.checked
+    if checked is not None and checked.substantive:
+        yield (
+            f"{checked.substantive:,} of {checked.answers:,} checked answers say something else without the server's "
+            f"cache, the latest that of request {checked.latest}: where two tokens were nearly tied rounding does that "
+            "(docs/divergence.md), but so does a fault of the cache"
+        )
     if totals.requests and totals.unknown > totals.requests / 2:
         yield f"{totals.unknown:,} answers told no reuse: see response_fields, and the statuses"
 
@@ -301,6 +312,11 @@ def _lines(summed: Report) -> Iterator[str]:
         yield f"toki's own requests: {own.requests:,}, which evaluated {own.evaluated:,} tokens (measured){more}"
         gain = totals.alone_evaluated - totals.evaluated - own.evaluated
         yield f"{'saved' if gain >= 0 else 'lost'}: {abs(gain):,} tokens, own requests included"
+    if (checked := summed.checked) is not None and checked.answers:
+        yield (
+            f"answers asked for again without the server's cache: {checked.answers:,}, of which "
+            f"{checked.substantive:,} said something else and {checked.cosmetic:,} were worded otherwise"
+        )
     if summed.predicted:
         share = summed.right / summed.predicted
         yield f"predictions: {share:.1%} of {summed.predicted:,} within {NEAR:.0%} of the prompt"
