@@ -9,6 +9,7 @@ import pytest
 
 from toki import endpoints
 from toki.onward import Turn
+from toki.onward import Turns
 from toki.server import Auth
 
 LONG = "You are a helpful assistant who answers in one sentence. " * 8
@@ -87,3 +88,23 @@ def test_pictures_are_read_before_anything_is_said() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     first = {**CHAT, "messages": [{"role": "user", "content": [{"type": "text", "text": LONG}, picture]}]}
     assert not turn({**first, "messages": [*first["messages"], ANSWER, NEXT]}).goes_on(turn(first))
+
+
+def test_of_many_chats_the_latest_turn_that_goes_on_is_found() -> None:
+    turns = Turns(count=3)
+    chats = [{**CHAT, "messages": [CHAT["messages"][0], {"role": "user", "content": f"{n}"}]} for n in range(4)]
+    for key, chat in enumerate(chats):
+        turns.add(key, turn(chat))
+    later = [turn({**chat, "messages": [*chat["messages"], ANSWER, NEXT]}) for chat in chats]
+    assert [turns.before(one) for one in later] == [None, 1, 2, 3]  # the oldest is forgotten
+    turns.add(9, later[2])
+    assert turns.before(later[2]) is None  # nothing goes on from itself
+    assert turns.before(later[1]) == 1
+    assert turns.before(turn({**CHAT, "messages": [*later[2].body["messages"], ANSWER, NEXT]})) == 9
+
+
+def test_large_bodies_push_out_earlier_ones() -> None:
+    turns = Turns(limit=3 * turn(CHAT).size)
+    for key in range(5):
+        turns.add(key, turn({**CHAT, "model": f"{key}"}))
+    assert [turns.before(turn({**LATER, "model": f"{key}"})) for key in range(5)] == [None, None, 2, 3, 4]

@@ -60,7 +60,7 @@ from toki.server import ServerError
 from toki.upstream import Upstream
 
 BYTES_PER_MS = 256  # the deadline grows by a millisecond for so many bytes of body: the prefill takes longer
-ONWARD = "it goes on where the latest request ended, which the server finds by itself"
+ONWARD = "it goes on where an earlier request ended, which the server finds by itself"
 MUTE = "the server tells nothing of its slots (no /props)"
 PATIENCE = 5.0  # seconds for look-ups that nobody waits for
 MOMENT = 0.05  # seconds that a request waits for others to be placed
@@ -295,8 +295,6 @@ class Exchange:
     def _let_go(self) -> None:
         """The request leaves."""
         now = self._released = time.monotonic()
-        self._upstream.left(self.key, self._turn)
-        self._turn = None
         if self._told.tokens is None and self._study is not None and self._study.done():
             self._upstream.tell(Read(self.key, now, self._told))  # nothing more will be known
         self._loop.call_later(GRACE, self._inspect)
@@ -355,10 +353,9 @@ class Exchange:
             raise UnreadablePrompt(MUTE)
         if question.fixed or not upstream.holds:
             self._go.set()
-        turn = Turn(body, question, len(self.content), self._auth)
-        if self._released is None:
-            self._turn = turn
-            if not self._owner and upstream.goes_on(turn):
+        elif not self._owner:
+            self._turn = Turn(body, question, len(self.content), self._auth)
+            if upstream.goes_on(self._turn):
                 self._ask = replace(self._ask, unknown=ONWARD)
                 self._go.set()
         self._asked = asked = _asked(body, question)
@@ -495,6 +492,9 @@ class Exchange:
             self._reader.finish()
         now = time.monotonic()
         status = self._status if self._status != 200 else self._answered
+        if self._turn is not None and status == 200:
+            self._upstream.answered(self.key, self._turn)
+        self._turn = None
         self._end(Answered(self.key, now, status, self._measured(finished=True)), now)
         if status >= 500:
             # llama-server says 503 while it loads its model, so it has just been started
@@ -504,6 +504,7 @@ class Exchange:
         """There will be no complete answer. `sent`: the request had reached the server."""
         if self._over is not None:
             return
+        self._turn = None
         sent = sent and self._released is not None and not self._left
         now = time.monotonic()
         shown = self._reader.pieces if self._reader is not None else 0

@@ -1,10 +1,9 @@
-"""Onward: requests that go on where the latest one ended, told by their bodies alone.
+"""Onward: requests that go on where an earlier one ended, told by their bodies alone.
 
-Before a server that does nothing else, such a request needs no decision: what it shares most with is the slot that the
-latest one left, all of it, so the server takes that by itself, keeps all that it holds, and no other way could reuse
-more or lose less. (Simulated: of 1,002 such requests of the benchmark's scenarios before six kinds of servers the
-choice steered none.) So it need not be held until its prompt is rendered and tokenised, which for a long chat takes
-longer than all else that toki does.
+While a slot still holds all that the earlier one left, such a request needs no decision: what it shares most with is
+that slot, so the server takes it by itself and keeps all that it holds, and no other way could reuse more or lose less.
+(Simulated: of 1,044 such requests of seven scenarios before six kinds of servers the choice steered none.) So it need
+not be held until its prompt is rendered and tokenised, which for a long chat takes longer than all else that toki does.
 """
 
 from __future__ import annotations
@@ -54,6 +53,27 @@ class Turn:
                 new, old_body = rendered or self.body, old_rendered or earlier.body
                 return _grows(new.get("messages"), old_body.get("messages")) and _alike(new, old_body, "messages")
         return False
+
+
+class Turns:
+    """What was asked lately and answered, by key: at most `count` requests and `limit` bytes of their bodies."""
+
+    def __init__(self, count: int = 32, limit: int = 32 * 2**20) -> None:
+        self._count = count
+        self._limit = limit
+        self._by_key: dict[int, Turn] = {}
+
+    def add(self, key: int, turn: Turn) -> None:
+        """A request was answered; what it goes on from is of no more use."""
+        if (earlier := self.before(turn)) is not None:
+            del self._by_key[earlier]
+        self._by_key[key] = turn
+        while len(self._by_key) > self._count or sum(one.size for one in self._by_key.values()) > self._limit:
+            del self._by_key[next(iter(self._by_key))]
+
+    def before(self, turn: Turn) -> int | None:
+        """The latest request that `turn` goes on from."""
+        return next((key for key, one in reversed(self._by_key.items()) if turn.goes_on(one)), None)
 
 
 def _grows(new: object, old: object) -> bool:

@@ -48,6 +48,7 @@ from toki.eventlog import EventLog
 from toki.inspect.explanation import Explanation
 from toki.inspect.inspector import Inspector
 from toki.onward import Turn
+from toki.onward import Turns
 from toki.printable import printable
 from toki.prompt import PromptReader
 from toki.schema import Check
@@ -119,8 +120,7 @@ class Upstream:
         self.turn = asyncio.Lock()  # held while a request waits for others to be placed and is decided
         self._stirred = asyncio.Event()
         self._sizes: list[int] = []  # bytes of the bodies that are being read, and decided behind that
-        self._latest: tuple[int, Turn] | None = None  # the request that left last, by key; None: that is not known
-        self._ended = False  # it was answered, whole
+        self._turns = Turns()
         self._open: dict[int, Recorded] = {}  # by key, from Arrived until Record
         self._over: dict[int, Measured] = {}  # those of them that ended: what was measured
         self._orphans: set[int] = set()  # those of them that no engine knows
@@ -245,14 +245,13 @@ class Upstream:
             pass
 
     def goes_on(self, turn: Turn) -> bool:
-        """Whether a request goes on where the latest one ended, and needs no decision for that."""
-        if self._latest is None or not self._ended or not self._engine.lets_go_on or self._sizes[1:]:
-            return False
-        return turn.goes_on(self._latest[1])
+        """Whether a request goes on where an earlier one ended, and needs no decision for that."""
+        key = self._turns.before(turn)
+        return key is not None and self._engine.lets_go_on(key)
 
-    def left(self, key: int, turn: Turn | None) -> None:
-        """A request leaves for the server; None: what it asks is not known."""
-        self._latest, self._ended = None if turn is None else (key, turn), False
+    def answered(self, key: int, turn: Turn) -> None:
+        """A request has got its whole answer."""
+        self._turns.add(key, turn)
 
     @contextlib.contextmanager
     def reading(self, size: int) -> Iterator[None]:
@@ -280,7 +279,7 @@ class Upstream:
     def tell(self, event: Event) -> None:
         """Let the engine know what happened, and do what it says; never raises."""
         if isinstance(event, Restarted):
-            self._latest = None
+            self._turns = Turns()
             self.prompts = PromptReader(self.backend)  # the vocabulary may be another one
             if not self._open:
                 self.background(self._prepare(self.prompts))
@@ -326,8 +325,6 @@ class Upstream:
     def _handle(self, event: Event) -> Decision | Prime | Wait | None:
         """Run the engine's commands; the decision among them."""
         self._stirred.set()
-        if isinstance(event, Answered) and self._latest is not None and event.key == self._latest[0]:
-            self._ended = event.status == 200 and event.measured.finished
         if isinstance(event, Answered | Gone) and event.key in self._open:
             self._over[event.key] = event.measured
             if event.key in self._orphans:

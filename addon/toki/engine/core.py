@@ -80,12 +80,17 @@ class Engine:
         damages the answer that runs there. That holds for any request, steered or not."""
         return self.belief is not None and self.belief.rules.risky_pins and self._flights.steered
 
-    @property
-    def lets_go_on(self) -> bool:
-        """Whether a request that goes on where the latest one ended needs no decision: the server does nothing else,
-        and chooses by itself what a prompt shares most with."""
-        belief, busy = self.belief, bool(self._waiters) or self._flights.running
-        return self._mode is Mode.AUTO and not busy and belief is not None and 0 < belief.rules.sps <= MOST_SPS
+    def lets_go_on(self, key: int) -> bool:
+        """Whether a request that goes on where the request `key` ended needs no decision: its slot holds all of that
+        still, the server chooses by itself what a prompt shares most with, and nothing is dropped for it."""
+        belief = self.belief
+        if self._mode is not Mode.AUTO or belief is None or not 0 < belief.rules.sps <= MOST_SPS or self._waiters:
+            return False
+        if not belief.rules.clears and not belief.base.roomy:
+            return False
+        if key == self._flights.latest and not self._flights.running:  # whether it is read or not
+            return True
+        return not self._flights.unplaced and self._course.stands(key)
 
     @property
     def should_wait(self) -> bool:

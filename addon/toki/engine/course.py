@@ -47,6 +47,7 @@ class Course:
         # Launches and answers from before the server was known, of which its beliefs have yet to hear.
         self._prelude: list[tuple[Flight, Answered | None]] | None = []
         self._replies: dict[int, tuple[Held, Held]] = {}  # ended request -> its prompt, and what its slot then held
+        self._left: dict[int, Held] = {}  # ended request -> what its slot then held, as far as is known now
 
     @property
     def met(self) -> bool:
@@ -64,6 +65,14 @@ class Course:
                 self._launch(flight)
             else:
                 self._finish(flight, end.measured, event.at)
+
+    def stands(self, key: int) -> bool:
+        """Whether an idle slot holds all that an ended request left there."""
+        left, belief = self._left.get(key), self._knowledge.belief
+        if left is None or belief is None:
+            return False
+        slots = [slot.held for slot in belief.base.slots if slot.idle and slot.held is not None]
+        return any((held.place, held.length) == (left.place, left.length) for held in slots)
 
     def apply(self, at: float) -> list[Command]:
         """Tell the beliefs what is due."""
@@ -86,7 +95,9 @@ class Course:
         place = contents.add(whole, contents.lora(prompt.place), contents.images(prompt.place))
         for belief in self._knowledge.beliefs:
             belief.timeline.reveal(event.key, old, place)
-        self._knowledge.conversations.replace_held(old, contents.hold(place, old.certain, old.length))
+        now = contents.hold(place, old.certain, old.length)
+        self._knowledge.conversations.replace_held(old, now)
+        self._left[event.key] = now
         self._knowledge.history.reveal(event.key, place, old.length)
 
     def let_go(self, event: Looked) -> None:
@@ -240,6 +251,10 @@ class Course:
             return
         held = knowledge.contents.hold(prompt.place, prompt.certain, prompt.length + max(reply - 1, 0))
         knowledge.conversations.replace_held(prompt, held)
+        if flight.key > 0:
+            self._left[flight.key] = held
+            if len(self._left) > REPLIES:
+                del self._left[next(iter(self._left))]
         if held.length > prompt.length and not flight.ask.children:
             self._replies[flight.key] = (prompt, held)
             if len(self._replies) > REPLIES:

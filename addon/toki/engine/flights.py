@@ -111,6 +111,7 @@ class Flights:
     def __init__(self) -> None:
         self._by_key: dict[int, Flight] = {}
         self._steps: deque[Step] = deque()
+        self.latest: int | None = None  # the request that was released last
         self.priming: Priming | None = None  # the request whose turn it stays while its primer runs
 
     def __len__(self) -> int:
@@ -159,6 +160,7 @@ class Flights:
             if other.ended is None:
                 flight.overlapped = other.overlapped = True
         flight.released = at
+        self.latest = flight.key
         self._by_key[flight.key] = flight
 
     def drop(self, flight: Flight) -> None:

@@ -140,6 +140,12 @@ class Shadow:
         """Whether all that slots and RAM hold is known."""
         return self.ram_known and not any(slot.held is not None and slot.held.place == UNKNOWN for slot in self.slots)
 
+    @property
+    def roomy(self) -> bool:
+        """Whether the RAM cache, if there is one, has room for all that the slots hold beside its entries."""
+        slots = (slot.held for slot in self.slots if slot.held is not None)
+        return not self.rules.ram or sum(map(self._size, (*self.ram, *slots))) <= self.rules.ram
+
     # --- questions --------------------------------------------------------------------------------
 
     def running(self, key: int) -> int | None:
