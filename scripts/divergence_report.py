@@ -31,6 +31,7 @@ SIDES: Sequence[tuple[Side, Side]] = (
     *(((alone, 1), (toki, 1)) for toki, alone in ALONE.items()),
     *(((way, 1), (way, 2)) for way in WAYS),
 )
+CONSTRAINED = ("json", "tools")  # kinds of prompts whose answers follow a grammar
 NEAR_TIE = 0.1  # of log-probability between the best two tokens: 10 % in probability
 Kept = dict[str, Any]  # a file of answers
 
@@ -44,7 +45,7 @@ class Pair:
     divergence: Divergence
     reason: str
     first: int | None
-    margin: float | None  # by how much the best token led there, in the answer compared with
+    margin: float | None  # by how much the best token led there, in the answer compared with; None: not known
     reused: int
     evaluated: int
 
@@ -176,7 +177,7 @@ def _pair(one: dict[str, Any], other: dict[str, Any], meaning: Meaning | None) -
     first = next(
         (n for n, (a, b) in enumerate(zip(one["tokens"], other["tokens"], strict=False)) if a[0] != b[0]), None
     )
-    margin = one["tokens"][first][2] if first is not None else None
+    margin = _margin(one, other, first) if first is not None else None
     return Pair(
         one["prompt"],
         one["kind"],
@@ -187,6 +188,17 @@ def _pair(one: dict[str, Any], other: dict[str, Any], meaning: Meaning | None) -
         other["reused"],
         other["evaluated"],
     )
+
+
+def _margin(one: dict[str, Any], other: dict[str, Any], first: int) -> float | None:
+    """By how much the best token led where two answers part; None where the server's figures do not tell: those of an
+    answer that follows a grammar are from before it, and parts of a character that takes several tokens are left out.
+    """
+    token, instead = one["tokens"][first], other["tokens"][first]
+    if one["kind"] in CONSTRAINED or not (token[0] + instead[0]).isascii():
+        return None
+    margin: float = token[2]
+    return margin
 
 
 def _by_kind(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:

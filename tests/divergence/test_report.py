@@ -113,6 +113,16 @@ def test_shares_first_difference_margin_and_reuse() -> None:
     assert "about &lt;this&gt;" in page([against, again], "about <this>")
 
 
+def test_margins_that_the_server_does_not_tell_are_not_shown() -> None:
+    texts = [("Yes or no", "Yes or so"), ("去故宫 二", "去故事 二"), ("Hi 故", "Hi so")]
+    for number, kind in ((0, "chat"), (1, "chat"), (2, "chat"), (0, "json"), (0, "tools")):
+        one, other = (answer("1", said) | {"kind": kind} for said in texts[number])
+        (comparison,) = comparisons([kept("fresh", 1, one), kept("alone", 1, other)], deterministic())
+        (pair,) = comparison.pairs
+        assert pair.first is not None
+        assert (pair.margin is not None) == (kind == "chat" and number == 0)
+
+
 def test_steered_requests_come_apart() -> None:
     files = [
         kept("fresh", 1, answer("1", "It is open."), answer("2", "Take the bus."), answer("3", "Go.")),
