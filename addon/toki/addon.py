@@ -329,6 +329,7 @@ class Toki:
         exchange.heard(response.raw_content or b"")
 
     def error(self, flow: HTTPFlow) -> None:
+        self._visits.pop(flow.id, None)
         if flow.response is not None:
             _show(flow.response)
         exchange = self._exchanges.pop(flow.id, None)

@@ -73,8 +73,10 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
             f"regular@{HOST}:{regular}",
             f"reverse:http://{HOST}:{nowhere}@{HOST}:{dead}",
         ]
-        options = {"toki_token": TOKEN, "save_stream_file": str(where / "flows")}
-        with mitmdump(between.port, where / "proxy", modes=modes, **options) as proxy:
+        saved = where / "flows"
+        with mitmdump(
+            between.port, where / "proxy", modes=modes, toki_token=TOKEN, save_stream_file=str(saved)
+        ) as proxy:
             until(lambda: "getting to know" in proxy.log or "afresh" in proxy.log)
             healthy, clock = Talk(proxy), Talk(proxy)
             for n in range(4):
@@ -83,7 +85,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
                 system = f"{SECRET} {words(60, 'intro')}\nNow: 2026-03-10T09:15:0{n}Z\n{words(150, 'rules')}"
                 clock.turn(system, words(40, f"q{n}"))
             until(lambda: len(proxy.rows(table="findings")) >= REQUESTS - 5)
-            yield Shown(proxy, between, regular, dead, where / "flows")
+            yield Shown(proxy, between, regular, dead, saved)
 
 
 @pytest.mark.parametrize("build", BUILDS)

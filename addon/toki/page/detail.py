@@ -84,7 +84,9 @@ def _reuse(one: Request) -> Iterator[Html]:
         bar = charts.level(parts, whole, predicted=guess)
         rows.append([name, bar, number(reused), number(evaluated), share(reused, whole)])
     yield charts.legend(("reused", "reused"), ("evaluated", "evaluated"))
-    yield table(("", "", "reused", "evaluated", "share reused"), rows, (0, 1), "Reuse, measured and predicted")
+    yield table(
+        ("figures", "reuse", "reused", "evaluated", "share reused"), rows, (0, 1), "Reuse, measured and predicted"
+    )
 
 
 def _less(whole: int, reused: int | None) -> int | None:
@@ -186,8 +188,8 @@ def _places(view: RequestView, base: str) -> Html | None:
         name = "RAM" if place.slot is None else f"slot {place.slot}{' (it ran here)' if ran else ''}"
         bar = charts.level((("reused", shared), (own, place.tokens - shared)), whole)
         whose = conversation(base, place.conversation)
-        rows.append([name, bar, number(place.tokens), number(shared), whose, "busy" if place.busy else ""])
-    heads = ("place", "", "tokens", "in common", "whose", "")
+        rows.append([name, bar, number(place.tokens), number(shared), whose, "busy" if place.busy else "idle"])
+    heads = ("place", "how full", "tokens", "in common", "whose", "state")
     shown = table(heads, rows, (0, 1, 4, 5), "Slot map before this request") if rows else note("They held nothing.")
     return section("places", "What slots and RAM cache were believed to hold", shown)
 

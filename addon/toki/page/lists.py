@@ -91,8 +91,9 @@ def requests_table(listed: Sequence[Listed], base: str, name: str) -> Html:
     """The latest first."""
     if not listed:
         return note("No requests.")
-    heads = ("request", "time", "endpoint", "prompt", "", "reused", "evaluated", "server alone (predicted)", "action",
-             "held", "total", "processed again")  # fmt: skip
+    left = ("request", "time", "endpoint")
+    figures = ("prompt", "reuse", "reused", "evaluated", "server alone (predicted)")
+    heads = (*left, *figures, "action", "held", "total", "processed again")
     return table(heads, [_row(one, base) for one in listed], (0, 1, 2, 4, 8, 11), name)
 
 

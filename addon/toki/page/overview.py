@@ -137,7 +137,9 @@ def _server(base: str, place: int, server: Server) -> Html:
     more = f" {len(left):,} more RAM entries hold {sum(one.tokens for one in left):,} tokens." if left else ""
     ram_holds = "no RAM cache" if server.ram == 0 else f"the RAM cache is taken to hold {number(server.ram)}"
     most = "" if server.ram is None else f"; {ram_holds}"
-    shown = table(("place", "", "tokens", "whose", "last used"), rows, (0, 1, 3, 4), f"What {server.name} holds")
+    shown = table(
+        ("place", "how full", "tokens", "whose", "last used"), rows, (0, 1, 3, 4), f"What {server.name} holds"
+    )
     size = f"{server.context:,} tokens fit into a slot{most}." if server.context else ""
     return section(
         f"server-{place}",

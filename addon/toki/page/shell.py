@@ -77,7 +77,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str | None]], left: Sequ
         ]
         body.append(tag("tr", *cells))
     shown = tag("table", tag("thead", head), tag("tbody", join(body)))
-    return tag("div", shown, class_="scroll", tabindex="0", role="region", aria_label=name)
+    return tag("div", shown, class_="scroll", tabindex="0", role="group", aria_label=name)
 
 
 def predicted() -> Html:
