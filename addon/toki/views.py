@@ -13,6 +13,7 @@ from typing import Any
 from mitmproxy import contentviews
 from mitmproxy.flow import Flow
 
+from toki.inspect.finding import Diff
 from toki.inspect.finding import duration
 from toki.printable import printable
 
@@ -54,6 +55,9 @@ def _findings(details: Mapping[str, Any]) -> Iterator[str]:
         if "before" in found:
             if found.get("token") is not None:
                 yield f"  first differing token: {found['token']:,} (id {found['was_id']} was, {found['now_id']} is)"
+            was, now = Diff(found["before"], found["was"], found["now"]).words
+            if was and now:
+                yield f"    {was!r} is now {now!r}"
             yield f"    …{found['before'][-80:]}"
             yield f"  - {found['was']}…"
             yield f"  + {found['now']}…"
@@ -99,6 +103,8 @@ def _slots(data: Mapping[str, Any], details: Mapping[str, Any]) -> Iterator[str]
     for one in details["holdings"]:
         if one["slot"] is None:
             yield f"  RAM      {_holding(one)}"
+    if details.get("left_out"):
+        yield f"  RAM      {details['left_out']:,} more entries, none of which has more in common"
 
 
 def _holding(one: Mapping[str, Any]) -> str:
