@@ -45,3 +45,12 @@ def test_nothing_is_kept_of_clients_that_left() -> None:
     late.client_conn.state = ConnectionState.CLOSED
     connections.response(late)
     assert not connections._since
+
+
+def test_a_connection_that_is_shared_by_requests_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle, "LONGEST", -1.0)
+    flow, connections = answered(), Idle()
+    flow.server_conn.alpn = b"h2"
+    connections.response(flow)
+    connections.retire(flow.client_conn)
+    assert flow.server_conn.connected

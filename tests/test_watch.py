@@ -320,3 +320,14 @@ async def test_a_fault_does_not_end_the_watch(bench: Bench, monkeypatch: pytest.
     await until(lambda: len(bench.told(Looked)) > looks)
     bench.watch.close()
     await bench.idle()
+
+
+async def test_once_closed_it_looks_no_more(bench: Bench) -> None:
+    """What is told of requests that end with toki must not start it anew."""
+    bench.watch.arrived(GOOD)
+    await until(lambda: bench.watch.known)
+    bench.watch.close()
+    await bench.idle()
+    bench.watch.look_soon()
+    bench.watch.arrived(GOOD)
+    assert len(asyncio.all_tasks()) == 1

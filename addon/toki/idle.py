@@ -36,7 +36,8 @@ class Idle:
                 server.state &= ~ConnectionState.CAN_WRITE
 
     def response(self, flow: HTTPFlow) -> None:
-        if flow.client_conn.connected:
+        # Over HTTP/2 other requests may be under way on it, and a server says which ones it has not taken up.
+        if flow.client_conn.connected and flow.server_conn.alpn != b"h2":
             self._since[flow.client_conn.id][flow.server_conn] = time.monotonic()
 
     def client_disconnected(self, client: Client) -> None:

@@ -84,6 +84,7 @@ class Watch:
         self._introduced.set()
         self._stir = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     @property
     def known(self) -> bool:
@@ -189,7 +190,8 @@ class Watch:
         return looked
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop looking, for good: what ends later may still ask for a look."""
+        self._closed = True
         if self._task is not None:
             self._task.cancel()
 
@@ -198,7 +200,7 @@ class Watch:
         return not self._known or self._settled != self._doubts
 
     def _attend(self) -> None:
-        if self._task is None or self._task.done():
+        if not self._closed and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._watch())
 
     async def _introduction(self) -> None:

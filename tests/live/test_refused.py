@@ -80,10 +80,12 @@ def body(turns: int, *, stream: bool = False, **more: Any) -> dict[str, Any]:
     return {"messages": messages, "max_tokens": 4, "temperature": 0, "seed": 1, "stream": stream, **more}
 
 
-def test_a_refused_lever_costs_the_client_nothing(fresh_llama: Llama) -> None:
+@pytest.mark.parametrize("ping_s", [0, 60], ids=["", "through the relay"])
+def test_a_refused_lever_costs_the_client_nothing(fresh_llama: Llama, ping_s: int) -> None:
+    given = {"toki_mode": "pin", "toki_server_flags": "-np 4", "toki_deadline_ms": "20000", "toki_ping_s": str(ping_s)}
     with (
         strict(fresh_llama(n_parallel=4)) as front,
-        mitmdump(front.url, options={"toki_mode": "pin", "toki_server_flags": "-np 4"}) as proxy,
+        mitmdump(front.url, options=given) as proxy,
         requests.Session() as session,
     ):
         session.trust_env = False

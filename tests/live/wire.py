@@ -275,7 +275,13 @@ class Mitmdump:
     """A running mitmdump with toki before a server. It stands in another directory than the script."""
 
     def __init__(
-        self, modes: Sequence[str], where: Path, script: Path | None, program: str, options: dict[str, str]
+        self,
+        modes: Sequence[str],
+        where: Path,
+        script: Path | None,
+        beside: Sequence[Path],
+        program: str,
+        options: dict[str, str],
     ) -> None:
         self.port = free_port()
         self.db = where / "toki.db"
@@ -289,7 +295,7 @@ class Mitmdump:
         modes = [mode.format(port=self.port) for mode in modes]
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
-                proxy.command(modes, [script] if script is not None else [], settings, program),
+                proxy.command(modes, [*([script] if script is not None else []), *beside], settings, program),
                 cwd=where,
                 env=proxy.environment(),
                 stdin=subprocess.DEVNULL,
@@ -351,13 +357,17 @@ def mitmdump(
     script: Path | None = ROOT / "toki_addon.py",
     *,
     modes: Sequence[str] = (),
+    beside: Sequence[Path] = (),
     program: str = "mitmdump",
     **options: str,
 ) -> Iterator[Mitmdump]:
-    """In reverse mode before the port `upstream`, or in `modes`, where {port} stands for the one of `Mitmdump`."""
+    """In reverse mode before the port `upstream`, or in `modes`, where {port} stands for the one of `Mitmdump`.
+
+    `beside`: more scripts.
+    """
     where.mkdir(exist_ok=True)
     modes = modes or [f"reverse:http://{HOST}:{upstream}@{HOST}:{{port}}"]
-    running = Mitmdump(modes, where, script, program, options)
+    running = Mitmdump(modes, where, script, beside, program, options)
     try:
         yield running
     finally:
