@@ -35,6 +35,7 @@ from servers import BUILDS
 from servers import CACHE
 from servers import ROOT
 from servers import Build
+from servers import runnable
 from toki.divergence import embedding_in_use
 from toki.divergence.meaning import best
 from toki.divergence.meaning import deterministic
@@ -63,7 +64,8 @@ def collect(wanted: Sequence[Pass], into: Path, seconds: float) -> bool:
         begun = time.monotonic()
         answers = run(one, prompts(one.part))
         took = time.monotonic() - begun
-        found = {"pass": asdict(one), "seconds": took, "load": os.getloadavg()[0]}
+        weights = runnable(MODELS[one.model](), one.build).name
+        found = {"pass": asdict(one), "weights": weights, "seconds": took, "load": os.getloadavg()[0]}
         partial = file.with_suffix(".partial")
         partial.write_text(json.dumps({**found, "answers": [asdict(answer) for answer in answers]}), encoding="utf-8")
         partial.replace(file)
@@ -89,10 +91,15 @@ def report(folder: Path, output: Path) -> int:
         "n_ctx": N_CTX,
         "threads": 1,
         "ways": WAYS,
-        "passes": [{**file["pass"], "actions": actions(file), "load": file["load"]} for file in kept],
+        "passes": [
+            {**file["pass"], "weights": file["weights"], "actions": actions(file), "load": file["load"]}
+            for file in kept
+        ],
     }
     table = text(figures)
-    line = f"{about['cpu']}, {about['cores']} cores; embeddings: {about['embedding']}; {about['date']}"
+    weights = sorted({f"{file['pass']['model']}, {file['pass']['build']}: {file['weights']}" for file in kept})
+    line = "; ".join([f"{about['cpu']}, {about['cores']} cores", *weights, f"embeddings: {about['embedding']}"])
+    line += f"; {about['date']}"
     output.with_suffix(".txt").write_text(f"{line}\n\n{table}\n", encoding="utf-8")
     content = json.dumps({"about": about, "comparisons": figures}, indent=1, ensure_ascii=False)
     output.with_suffix(".json").write_text(content + "\n", encoding="utf-8")

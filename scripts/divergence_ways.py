@@ -28,12 +28,17 @@ from proxy import rows_of
 from servers import Build
 from servers import Flags
 from servers import gemma3
+from servers import plain
 from servers import smollm2
 from servers import start
 from toki.server import Auth
 from toki.server import LlamaServerBackend
 
-MODELS: dict[str, Callable[[], Path]] = {"smollm2": smollm2, "gemma3": gemma3}
+MODELS: dict[str, Callable[[], Path]] = {
+    "smollm2": smollm2,
+    "gemma3": gemma3,
+    "smollm2-f16": lambda: plain(smollm2()),
+}
 WAYS = {  # what tells most comes first
     "fresh": "no cache: cache_prompt false, one at a time",
     "alone": "the server alone, one at a time",

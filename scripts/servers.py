@@ -37,6 +37,7 @@ import tiny_model as tiny
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 HOST = "127.0.0.1"
+PLAIN = "plain-"  # what names of models with plain weights begin with
 
 Build = Literal["skulk", "xllamacpp"]
 BUILDS: tuple[Build, ...] = ("skulk", "xllamacpp")
@@ -314,10 +315,15 @@ def gemma3() -> Path:
 
 def runnable(model: Path, build: Build) -> Path:
     """`model`, or a copy of it with plain weights where this CPU can't run the build's kernels for quantised ones."""
-    quantised = "q4" in model.name.lower()
+    quantised = "q4" in model.name.lower() and not model.name.startswith(PLAIN)
     if build == "skulk" and quantised and _lacks("avx_vnni"):  # what that build was compiled for
-        return _made(f"models/plain-{model.name}", partial(plain_model.write, model))
+        return plain(model)
     return model
+
+
+def plain(model: Path) -> Path:
+    """A copy of `model` with weights of 16 bits."""
+    return _made(f"models/{PLAIN}{model.name}", partial(plain_model.write, model))
 
 
 @cache
