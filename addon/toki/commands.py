@@ -21,6 +21,8 @@ from toki.inspect.explanation import finding_data
 from toki.inspect.finding import duration
 from toki.upstream import Upstream
 
+MOST_ENTRIES = 32  # of the RAM cache that are shown one by one
+
 
 class Commands:
     """An addon inside the addon. `upstreams` gives the servers that toki looks after, those of routers by model."""
@@ -67,8 +69,20 @@ def _status(upstream: Upstream) -> Iterator[str]:
 
 def _slots(upstream: Upstream) -> Iterator[str]:
     yield upstream.name
-    for one in upstream.holdings():
-        yield f"  {'RAM     ' if one.slot is None else f'slot {one.slot:<3}'} {_held(one)}"
+    yield from held_lines(upstream.holdings())
+
+
+def held_lines(holdings: Sequence[Holding]) -> Iterator[str]:
+    """All slots, and the latest entries of the RAM cache, of which there may be thousands."""
+    ram = [one for one in holdings if one.slot is None]
+    older = ram[:-MOST_ENTRIES]
+    for one in holdings:
+        if one.slot is not None:
+            yield f"  slot {one.slot:<3} {_held(one)}"
+    if older:
+        yield f"  RAM      {sum(one.length for one in older):>9,} tokens in {len(older):,} older entries"
+    for one in ram[-MOST_ENTRIES:]:
+        yield f"  RAM      {_held(one)}"
 
 
 def _held(one: Holding) -> str:
