@@ -54,6 +54,7 @@ from toki.schema import Found
 from toki.schema import Row
 from toki.server import Auth
 from toki.server import LlamaServerBackend
+from toki.settings import Isolate
 from toki.settings import Settings
 from toki.upstream import MOST_MODELS
 from toki.upstream import Upstream
@@ -76,6 +77,7 @@ SETTINGS = Settings(
     verify=0,
     text=False,
     token="",
+    isolate=Isolate.OFF,
 )
 
 

@@ -16,6 +16,7 @@ from mitmproxy.test import taddons
 
 from toki.engine.events import Mode
 from toki.settings import OPTIONS
+from toki.settings import Isolate
 from toki.settings import Settings
 from toki.settings import add_options
 from toki.settings import check_deferred
@@ -56,6 +57,7 @@ def test_names_types_and_defaults() -> None:
         ("toki_keep_days", "int", "30"),
         ("toki_server_flags", "str", '""'),
         ("toki_log_events", "str", '""'),
+        ("toki_isolate", "off, key", "off"),
         ("toki_ping_s", "int", "0"),
         ("toki_verify", "int", "0"),
         ("toki_text", "bool", "false"),
@@ -93,6 +95,7 @@ def test_defaults(context: taddons.context) -> None:
         verify=0,
         text=False,
         token="",
+        isolate=Isolate.OFF,
     )
 
 
@@ -113,6 +116,7 @@ def test_every_option_reaches_the_settings(context: taddons.context, tmp_path: P
         "toki_verify=20",
         "toki_text=true",
         "toki_token=open-sesame",
+        "toki_isolate=key",
     )
     assert settings == Settings(
         servers=("http://127.0.0.1:8080", "https://box.lan/llama"),
@@ -128,6 +132,7 @@ def test_every_option_reaches_the_settings(context: taddons.context, tmp_path: P
         verify=20,
         text=True,
         token="open-sesame",
+        isolate=Isolate.KEY,
     )
     assert "sesame" not in repr(settings)
 
@@ -137,6 +142,7 @@ def test_every_option_reaches_the_settings(context: taddons.context, tmp_path: P
     [
         ("toki_mode=fast", "toki_mode='fast': must be one of auto, observe, pin, off"),
         ("toki_mode=", "toki_mode='': must be one of auto, observe, pin, off"),
+        ("toki_isolate=yes", "toki_isolate='yes': must be one of off, key"),
         ("toki_min_reuse=0", "toki_min_reuse=0: must be a whole number of at least 1"),
         ("toki_deadline_ms=-250", "toki_deadline_ms=-250: must be a whole number of at least 1"),
         ("toki_keep_days=0", "toki_keep_days=0: must be a whole number of at least 1"),
@@ -156,6 +162,12 @@ def test_a_bad_value_is_named_with_what_is_allowed(context: taddons.context, spe
     with pytest.raises(ValueError, match="must be") as caught:
         given_options(context, spec)
     assert str(caught.value).startswith(complaint)
+
+
+@pytest.mark.parametrize("mode", ["observe", "off"])
+def test_keys_cannot_be_kept_apart_where_no_request_is_changed(context: taddons.context, mode: str) -> None:
+    with pytest.raises(ValueError, match=f"toki_isolate=key needs toki_mode auto or pin: in {mode} no request"):
+        given_options(context, "toki_isolate=key", f"toki_mode={mode}")
 
 
 @pytest.mark.parametrize(

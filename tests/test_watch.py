@@ -226,6 +226,34 @@ async def test_a_wrong_key_does_not_spoil_the_looks_of_a_right_one(bench: Bench)
     bench.end()
 
 
+async def test_a_server_that_wanted_a_key_is_known_to_the_first_request_that_has_it(bench: Bench) -> None:
+    def props(_: object, headers: Any) -> tuple[int, Any]:
+        return (200, bench.script.props) if headers.get("Authorization") == "Bearer good" else (401, {})
+
+    bench.script.answers["/props"] = props
+    bench.watch.introduce()
+    await bench.watch.introduced(BAD)
+    asked = bench.script.count("/props")
+    await bench.watch.introduced(BAD)
+    assert bench.script.count("/props") == asked, "the same key is not tried again"
+    await bench.watch.introduced(GOOD)
+    assert bench.watch.known
+    await bench.watch.introduced(GOOD)
+    assert bench.script.count("/props") == asked + 1
+
+
+async def test_where_keys_are_kept_apart_an_unknown_server_is_asked_at_once(bench: Bench) -> None:
+    bench.watch.arrived(GOOD)
+    await until(lambda: bench.watch.known)
+    bench.watch.doubt(certain=True)
+    await bench.watch.introduced(GOOD)
+    seen = bench.watch.known
+    assert not seen, "it is asked at the watch's own pace"
+    await bench.watch.introduced(GOOD, at_once=True)
+    assert bench.watch.known
+    bench.end()
+
+
 async def test_a_server_that_is_gone_is_unknown(bench: Bench) -> None:
     bench.watch.arrived(GOOD)
     await until(lambda: bench.watch.known)

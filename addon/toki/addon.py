@@ -43,6 +43,7 @@ from toki.exchange import Exchange
 from toki.idle import Idle
 from toki.listed import Listed
 from toki.notes import Notes
+from toki.owners import Owners
 from toki.page.counters import Counters
 from toki.page.door import Visit
 from toki.page.serve import SAFE
@@ -58,6 +59,7 @@ from toki.schema import Found
 from toki.schema import Row
 from toki.server import Auth
 from toki.server import LlamaServerBackend
+from toki.settings import Isolate
 from toki.settings import Settings
 from toki.settings import add_options
 from toki.settings import check_deferred
@@ -84,6 +86,7 @@ class Toki:
         self._keys = itertools.count(1)
         self._settings: Settings | None = None
         self._targets = Targets(())
+        self._owners = Owners(apart=False)
         self._store: Store | None = None
         self._log: EventLog | None = None
         self._upstreams: dict[Target, Upstream] = {}
@@ -126,6 +129,8 @@ class Toki:
                 logger.error(f"toki: {error}")
                 return
             raise OptionsError(f"toki: {error}") from error  # type: ignore[no-untyped-call]
+        if self._settings is None or self._settings.isolate is not settings.isolate:
+            self._owners = Owners(settings.isolate is Isolate.KEY)
         self._former += self._upstreams.values()
         self._upstreams = {}
         old, self._settings, self._targets = self._settings, settings, targets
@@ -209,12 +214,14 @@ class Toki:
         if match is None:
             return
         target, endpoint = match
+        auth = Auth(flow.request.headers.get("authorization"), flow.request.headers.get("x-api-key"))
         exchange = Exchange(
             key=next(self._keys),
             endpoint=endpoint,
             content=flow.request.raw_content or b"",  # None: a user's stream_large_bodies has sent it already
             coding=flow.request.headers.get("content-encoding", ""),
-            auth=Auth(flow.request.headers.get("authorization"), flow.request.headers.get("x-api-key")),
+            auth=auth,
+            owner=self._owners.of(auth),
             upstream=self._upstream(target),
             client=flow.client_conn.id,
         )

@@ -147,7 +147,7 @@ class Exchange:
         try:
             async with asyncio.timeout(budget(upstream.settings.deadline_ms, len(self.content))):
                 if upstream.looks_up:
-                    await upstream.watch.introduced()
+                    await upstream.watch.introduced(self._auth, at_once=bool(self._owner))
                 held = upstream.holds
                 self._study = upstream.background(self._read())
                 if held:
@@ -282,6 +282,8 @@ class Exchange:
             why = MUTE if upstream.watch.mute else "the server is not known yet"
             ask = replace(ask, fixed=ask.fixed or why)
             self._foreseen = False
+        if self._body is None and not ask.fixed:
+            ask = replace(ask, fixed=ask.unknown)  # nothing can be put into a body that is not read
         self._told = self._ask
         now = time.monotonic()
         if upstream.looks_up and not self._counted:
@@ -349,6 +351,8 @@ class Exchange:
         if not upstream.looks_up:
             return
         await upstream.watch.roused(self._counted)
+        if self._owner:
+            await upstream.watch.introduced(self._auth, at_once=True)
         if upstream.watch.mute:
             raise UnreadablePrompt(MUTE)
         if question.fixed or not upstream.holds:

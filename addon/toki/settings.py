@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
@@ -23,6 +24,13 @@ from toki.engine.events import Mode
 if TYPE_CHECKING:
     from mitmproxy.addonmanager import Loader
     from mitmproxy.options import Options
+
+
+class Isolate(StrEnum):
+    """Whom toki keeps apart (option `toki_isolate`)."""
+
+    OFF = "off"
+    KEY = "key"  # the API keys that clients send
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +122,15 @@ OPTIONS = (
         "text. Where empty, none is written.",
     ),
     Option(
+        "toki_isolate",
+        str,
+        Isolate.OFF.value,
+        "Whom to keep apart: off no one; key the API keys that clients send: no request is steered to what another "
+        "key's request left on the server, and one that would find it there by itself goes elsewhere or without the "
+        "cache. It can't keep out a client that chooses its slot itself: see docs/security.md.",
+        choices=tuple(each.value for each in Isolate),
+    ),
+    Option(
         "toki_ping_s",
         int,
         0,
@@ -163,6 +180,7 @@ class Settings:
     verify: int  # 0: off
     text: bool
     token: str = field(repr=False)  # "": none is good
+    isolate: Isolate
 
 
 def add_options(loader: Loader) -> None:
@@ -186,9 +204,12 @@ def check_deferred(deferred: Mapping[str, Sequence[str]]) -> None:
 
 def from_options(options: Options) -> Settings:
     """The settings that `options` holds. Raises ValueError naming the option, its value and what is allowed."""
+    mode, isolate = _mode("toki_mode", options.toki_mode), _isolate("toki_isolate", options.toki_isolate)
+    if isolate is Isolate.KEY and mode not in (Mode.AUTO, Mode.PIN):
+        raise ValueError(f"toki_isolate=key needs toki_mode auto or pin: in {mode} no request is changed")
     return Settings(
         servers=tuple(_url("toki_server", url) for url in options.toki_server),
-        mode=_mode("toki_mode", options.toki_mode),
+        mode=mode,
         min_reuse=_at_least("toki_min_reuse", options.toki_min_reuse, 1),
         db=_file("toki_db", options.toki_db) if options.toki_db else default_db(sys.platform, os.environ),
         embed_url=_url("toki_embed_url", options.toki_embed_url) if options.toki_embed_url else "",
@@ -200,6 +221,7 @@ def from_options(options: Options) -> Settings:
         verify=_at_least("toki_verify", options.toki_verify, 0),
         text=options.toki_text,
         token=_token("toki_token", options.toki_token),
+        isolate=isolate,
     )
 
 
@@ -260,6 +282,13 @@ def _mode(name: str, value: str) -> Mode:
         return Mode(value)
     except ValueError as error:
         raise ValueError(f"{name}={value!r}: must be one of {', '.join(Mode)}") from error
+
+
+def _isolate(name: str, value: str) -> Isolate:
+    try:
+        return Isolate(value)
+    except ValueError as error:
+        raise ValueError(f"{name}={value!r}: must be one of {', '.join(Isolate)}") from error
 
 
 def _at_least(name: str, value: int, least: int) -> int:

@@ -64,6 +64,7 @@ class Watch:
         self._complaints = complaints
         self._auth = Auth()
         self._proven = False  # the server accepted these credentials
+        self._refused: Auth | None = None  # those that it refused when it was asked who it is
         self._in_flight = 0
         self._ended_at = 0.0
         self._facts: tuple[int, int, str, str] | None = None  # slots, n_ctx, build, model
@@ -113,9 +114,20 @@ class Watch:
             self._introduced.clear()
             self._task = asyncio.get_running_loop().create_task(self._introduction())
 
-    async def introduced(self) -> None:
-        """Wait for an introduction that is under way."""
+    async def introduced(self, auth: Auth, *, at_once: bool = False) -> None:
+        """Wait for an introduction that is under way. A server that wanted credentials is asked again with those of a
+        request (`auth`) that comes; one that is not known for any reason too, if `at_once`."""
         await self._introduced.wait()
+        if self._known or self._mute or not (at_once or self._refused not in (None, auth)):
+            return
+        self._introduced.clear()
+        if not self._proven:
+            self._auth = auth
+        try:
+            with contextlib.suppress(ServerError):
+                await self._learn()
+        finally:
+            self._introduced.set()
 
     def arrived(self, auth: Auth) -> None:
         """A request goes to the server. Its credentials are used for looks until others proved good."""
@@ -278,6 +290,7 @@ class Watch:
             props: Props = await self._submit(self._backend.props, self._auth, TIMEOUT, model=self._model)
         except ServerError as error:
             self._known = False
+            self._refused = self._auth if error.status in (401, 403) else None
             self._mute = error.status in MISSING
             if self._mute and not self._model and await self._has_servers():
                 self._settled = doubts

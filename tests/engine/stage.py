@@ -334,6 +334,7 @@ class Stage:
         one.decision = send.decision
         if one.ask.client_slot is None and send.decision.id_slot is not None:
             one.task.id_slot = send.decision.id_slot
+        one.task.cache_prompt = one.task.cache_prompt and send.decision.cache_prompt
         self.exchanges[send.key] = one
         self.wire.append(send.key)
         for check in self.checks:

@@ -318,7 +318,7 @@ def test_passing_is_left_out_where_it_would_show_what_another_left() -> None:
     assert only.plan == Plan(Action.ISOLATED, None, None, cache_prompt=False)
     assert (only.launch.slot, only.launch.reuse) == (1, Span(0, 0, 0))
     assert only.option.now == 101
-    assert only.option.why == "by itself the server would take 100 tokens that another key's request left"
+    assert only.option.why == "the server itself would take up to 100 tokens that another key's request left"
 
 
 def test_a_slot_of_ones_own_is_better_than_no_cache() -> None:

@@ -65,7 +65,7 @@ class Conversations:
         conversation, name = self._find(prompt)
         if conversation is None:
             kin, shared = self._nearest(prompt)
-            if kin is not None and shared > kin.first:
+            if kin is not None and shared > kin.first and self.contents.alike(kin.held, prompt):
                 kin.edited = True
             family = kin.family if kin is not None and shared >= min(KIN * prompt.length, KIN_TOKENS) else Family()
             conversation = Conversation(key, prompt, family, key if name is None else name, first=prompt.length)

@@ -294,7 +294,7 @@ class Engine:
     def _unsteered(self, event: Unsteered) -> list[Command]:
         """A request goes as it came after all; its lever is dropped if the server takes it then."""
         flight = self._flights.get(event.key)
-        if flight is None or flight.ended is not None or flight.decision.id_slot is None:
+        if flight is None or flight.ended is not None or not flight.decision.steers:
             return []
         flight.refused, flight.trial = flight.decision, None
         predicted, alone = self._knowledge.predict(flight, self._flights)
@@ -306,6 +306,7 @@ class Engine:
             predicted=predicted,
             alone=alone,
             reason="the server refused it as it was steered, so it went as it came",
+            cache_prompt=True,
         )
         self._looks.changed_at = event.at
         return []

@@ -92,7 +92,7 @@ class Course:
         prompt, old = known
         contents = self._knowledge.contents
         whole = contents[prompt.place].extended(event.ids[: old.length - prompt.length])
-        place = contents.add(whole, contents.lora(prompt.place), contents.images(prompt.place))
+        place = contents.add_like(prompt.place, whole, contents.images(prompt.place))
         for belief in self._knowledge.beliefs:
             belief.timeline.reveal(event.key, old, place)
         now = contents.hold(place, old.certain, old.length)
@@ -165,9 +165,9 @@ class Course:
             return
         place, known = UNKNOWN, 0
         if ask.head is not None:
-            place, known = knowledge.contents.add(ask.head, ask.lora), len(ask.head)
+            place, known = knowledge.contents.add(ask.head, ask.lora, owner=ask.owner), len(ask.head)
         prompt = knowledge.contents.hold(place, known, max(measured.prompt_tokens or 1, known + 1))
-        wish = Wish(flight.key, prompt, number, ask.kind, ask.cache_prompt)
+        wish = Wish(flight.key, prompt, number, ask.kind, flight.cached)
         for belief in knowledge.beliefs:
             belief.timeline.take(Launched(flight.key, wish, wish), flight.released, flight.seen)
             if ask.kind is Kind.COMPLETION:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from toki.engine.contents import Held
 from toki.engine.events import Action
 from toki.engine.events import Arrived
 from toki.engine.events import Decision
@@ -13,6 +14,8 @@ from toki.engine.events import Mode
 from toki.engine.events import Option
 from toki.engine.flights import Flight
 from toki.engine.flights import Flights
+from toki.engine.isolation import kept_apart
+from toki.engine.isolation import may_leave_cache
 from toki.engine.knowledge import Knowledge
 from toki.engine.looks import Looks
 from toki.engine.policy import LEAST_WIN
@@ -43,12 +46,12 @@ class Decider:
         levers, conversations, prices = self._knowledge.levers, self._knowledge.conversations, self._knowledge.prices
         why = self._why_not(flight, event)
         if prompt is None:
-            return replace(flight.decision, reason=why), None
+            return self._kept_apart(flight, replace(flight.decision, reason=why)), None
         similarity = self._knowledge.history.best_similarity(ask.vector, ask.semantic)
         predicted, alone = self._knowledge.predict(flight, self._flights)
         passed = Decision(Action.PASSED, None, None, predicted, alone, similarity, why)
         if why or belief is None:
-            return passed, None
+            return self._kept_apart(flight, passed), None
         pins, swaps = self._steerable(flight, belief, event)
         wants = [
             Want(conversation.held, conversations.chance(conversation))
@@ -56,16 +59,17 @@ class Decider:
             if conversation.key != flight.thread
         ]
         wish, returns = self._knowledge.wish(flight), Returns(belief.base, wants)
-        priced_as = partial(options, belief.base, wish, returns, prices, pins=pins, swaps=swaps)
+        uncached = may_leave_cache(flight, self._knowledge)
+        priced_as = partial(options, belief.base, wish, returns, prices, pins=pins, swaps=swaps, uncached=uncached)
         priced = priced_as(
             primers=primers > 0 and self._mode is Mode.AUTO and levers.usable(Action.PRIMED),
             honours_slot=levers.honours(ask),
             siblings=conversations.siblings(flight.thread) if flight.primed is None else 0.0,
         )
         if not priced:
-            return replace(passed, reason="all slots are busy"), None
+            return self._kept_apart(flight, replace(passed, reason="all slots are busy")), None
         best, tries = self._choose(priced, prompt.length), ""
-        if self._may_try(flight):
+        if self._may_try(flight) and not priced[0].option.why:
             tried = priced_as(honours_slot=True)
             pinned, ignored = self._choose(tried, prompt.length), tried[0].launch.reuse
             if pinned.launch.reuse.low > ignored.high:
@@ -79,6 +83,7 @@ class Decider:
             predicted=best.launch.reuse,
             reason=_reason(priced[0].option, best.option) + tries,
             options=tuple(one.option for one in priced),
+            cache_prompt=best.plan.cache_prompt,
         )
         return decision, next(iter(best.plan.primers), None)
 
@@ -114,10 +119,14 @@ class Decider:
         """The slots to which a request may be pinned, and those that may be swapped for it."""
         levers = self._knowledge.levers
         idle = self._looks.idle_slots(belief, self._flights, flight, event)
+        if flight.ask.owner:
+            idle = [number for number in idle if self._own(flight, belief.base.slots[number].held)]
         full = [number for number in idle if belief.base.slots[number].held is not None]
         swaps = full if belief.rules.ram and levers.usable(Action.SWAPPED) else []
-        # Where there is a RAM cache, a pin to an empty slot keeps the server from looking there.
-        pins = full if belief.rules.ram else idle
+        # Where there is a RAM cache, a pin to an empty slot keeps the server from looking there: only of use to keep it
+        # from what another owner left.
+        apart = bool(flight.ask.owner) and not may_leave_cache(flight, self._knowledge)
+        pins = full if belief.rules.ram and not apart else idle
         if not levers.usable(Action.PINNED):
             pins = []
         if self._mode is Mode.PIN:
@@ -138,6 +147,13 @@ class Decider:
         best = max(verified, key=lambda number: verified[number], default=None)
         return [best] if best is not None and verified[best][0] >= self._min_reuse else []
 
+    def _own(self, flight: Flight, held: Held | None) -> bool:
+        """Whether a slot holds nothing, or what a request of the same owner left."""
+        return held is None or flight.prompt is None or self._knowledge.contents.alike(held, flight.prompt)
+
+    def _kept_apart(self, flight: Flight, decision: Decision) -> Decision:
+        return kept_apart(flight, decision, self._knowledge, self._flights)
+
     def _choose(self, priced: Sequence[Priced], length: int) -> Priced:
         """The plan to take for a prompt of `length` tokens."""
         if self._mode is Mode.PIN:
@@ -151,6 +167,10 @@ def _reason(passing: Option, chosen: Option) -> str:
     """Why an option was taken rather than passing the request on."""
     if chosen.action is Action.PASSED:
         return "the server's own choice is as good"
+    if chosen.action is Action.ISOLATED:
+        return f"without the cache: {chosen.why}"
+    if chosen.why:
+        return f"slot {chosen.slot}: reuses {chosen.reuse.likely:,} tokens: {chosen.why}"
     now = passing.now - chosen.now
     later = passing.later - chosen.later
     return (

@@ -73,6 +73,11 @@ class Flight:
         return self.key >= 0 and self.left is None and (self.ended is None or answered)
 
     @property
+    def cached(self) -> bool:
+        """Whether the server may use its cache for it."""
+        return self.ask.cache_prompt and self.decision.cache_prompt
+
+    @property
     def launched_at(self) -> float:
         """When it was most likely launched. Short delays are those of the way there and of what hears of it: then it
         was between its release and the sign of it. Where it took longer the server was busy, and its headers came at

@@ -76,16 +76,24 @@ def cost(shadow: Shadow, wishes: Sequence[Wish], primers: Sequence[Held], prices
     for number, primer in enumerate(primers):
         swap = None if slot is None else slot + shadow.rules.n_slots
         launch = after.launch(Wish(FIRST + number, primer, swap))
-        if launch is None:
+        if launch is None or launch.foreign:
             return float("inf")
         slot = launch.slot
         total += (primer.length - launch.reuse.likely) * prices.evaluate + launch.moved * prices.move + prices.primer
         after.finish(FIRST + number, 1)
     for wish in wishes:
         launch = after.launch(wish)
+        if launch is not None and launch.foreign and primers:
+            return float("inf")
         if launch is not None:
             total += (wish.prompt.length - launch.reuse.likely) * prices.evaluate + launch.moved * prices.move
     return total
+
+
+def strays(shadow: Shadow, primer: Held, id_slot: int) -> bool:
+    """Whether a primer would reuse what it must not: what another owner left."""
+    launch = shadow.copy().launch(Wish(FIRST, primer, id_slot))
+    return launch is not None and launch.foreign
 
 
 def gathering(length: int, prices: Prices) -> float:

@@ -24,6 +24,8 @@ from toki.engine.events import Send
 from toki.engine.flights import Flight
 from toki.engine.flights import Flights
 from toki.engine.flights import Priming
+from toki.engine.isolation import kept_apart
+from toki.engine.isolation import within_reach
 from toki.engine.knowledge import Knowledge
 from toki.engine.looks import Looks
 from toki.engine.policy import Primer
@@ -128,12 +130,17 @@ class Forks:
     def _start(self, belief: Belief, flight: Flight, prompt: Held, event: Arrived) -> list[Command] | None:
         """Fork a request and those that wait, where that pays; None: nobody shares enough with it."""
         knowledge = self._knowledge
-        head, near = fork.kin(knowledge.contents, prompt, self._waiters.gathered())
+        gathered = self._waiters.gathered().items()
+        others = {key: held for key, held in gathered if knowledge.contents.alike(held, prompt)}
+        head, near = fork.kin(knowledge.contents, prompt, others)
         head = min(head, *knowledge.contents.images(prompt.place)[:1], prompt.length)  # a primer can't hold images
         if not near or head < fork.LEAST:
             return None
         members = [flight, *(self._waiters[key].flight for key in near)]
-        primers = self._worth_it(belief, members, head) if self._flights.priming is None else []
+        alone = self._flights.priming is None and not (
+            flight.ask.owner and within_reach(flight, knowledge, self._flights)
+        )
+        primers = self._worth_it(belief, members, head) if alone else []
         if not primers:
             for key in near:
                 self._waiters[key].free = True
@@ -169,7 +176,7 @@ class Forks:
         assert flight.prompt is not None
         contents = self._knowledge.contents
         lists = fork.heads(contents[flight.prompt.place], head, n)
-        return [contents.hold(contents.add(one), len(one), len(one)) for one in lists]
+        return [contents.hold(contents.add_like(flight.prompt.place, one), len(one), len(one)) for one in lists]
 
     def _join(self, active: Fork, flight: Flight, prompt: Held, event: Arrived) -> list[Command]:
         """A request comes, or comes again, while a fork is under way."""
@@ -178,7 +185,9 @@ class Forks:
                 active.left.clear()
             return self._go_on(active, flight, event)
         if flight.key not in active.members:
-            if self._knowledge.contents.lcp(prompt.place, active.head.place) < active.head.length:
+            contents = self._knowledge.contents
+            kin = contents.alike(prompt, active.head)
+            if not kin or contents.lcp(prompt.place, active.head.place) < active.head.length:
                 return []
             active.members.add(flight.key)
             if active.left:
@@ -203,6 +212,9 @@ class Forks:
             active.left.clear()
         if active.left and active.slot is not None and belief is not None:
             id_slot = active.slot + belief.rules.n_slots
+            if fork.strays(belief.base, active.left[0], id_slot):
+                active.left.clear()
+        if active.left and active.slot is not None and belief is not None:
             lever = levers.untried(id_slot, belief.rules.n_slots)
             if lever is not None:
                 return [self._primers.probe(flight, event, id_slot, lever, 1, Action.FORKED)]
@@ -220,7 +232,8 @@ class Forks:
         for flight in [carrier, *(waiter.flight for waiter in waiters if waiter is not None)]:
             predicted, alone = self._knowledge.predict(flight, self._flights)
             similarity = self._knowledge.history.best_similarity(flight.ask.vector, flight.ask.semantic)
-            flight.decision = Decision(action, None, None, predicted, alone, similarity, reason)
+            decision = Decision(action, None, None, predicted, alone, similarity, reason)
+            flight.decision = kept_apart(flight, decision, self._knowledge, self._flights)
             self._flights.release(flight, at)
             self._looks.changed_at = at
             commands.append(Send(flight.key, flight.decision))

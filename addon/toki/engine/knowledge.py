@@ -88,7 +88,7 @@ class Knowledge:
         flight.read = True
         if ask.tokens is None:
             return
-        place = self.contents.add(ask.tokens, ask.lora, ask.images)
+        place = self.contents.add(ask.tokens, ask.lora, ask.images, ask.owner)
         flight.prompt = self.contents.hold(place, len(ask.tokens), len(ask.tokens))
         if flight.key < 0:  # toki's own: it continues nothing
             return
@@ -109,9 +109,8 @@ class Knowledge:
         pinned = self.levers.client_slot(ask)
         if pinned is None and steered:
             pinned = flight.decision.id_slot
-        return Wish(
-            flight.key, flight.prompt, pinned, ask.kind, ask.cache_prompt, ask.children, user_starts=ask.user_starts
-        )
+        cached = flight.cached if steered else ask.cache_prompt
+        return Wish(flight.key, flight.prompt, pinned, ask.kind, cached, ask.children, user_starts=ask.user_starts)
 
     def launch(self, flight: Flight) -> Launch | None:
         """How a request was launched, as believed; None where it does not run."""
@@ -149,6 +148,10 @@ class Knowledge:
             return flight.prompt is None
         if not flight.prompt.length:
             return False  # a probe proves nothing of what is reused
+        if measured.prompt_ms is not None and measured.evaluated is not None and measured.evaluated >= WORTH_TIMING:
+            self.prices = self.prices.after(measured.prompt_ms / measured.evaluated)
+        if not flight.cached and not measured.reused:
+            return False  # nor does one that could reuse nothing
         surprised = False
         latest = (flight.ended or at) - measured.took
         likely = sorted(self.beliefs, key=lambda belief: belief.errors)[:LIKELY]
@@ -158,13 +161,11 @@ class Knowledge:
             if belief is leader and right is not None:
                 surprised = not right
                 self.levers.judge(flight.decision.action, right)
-        if measured.prompt_ms is not None and measured.evaluated is not None and measured.evaluated >= WORTH_TIMING:
-            self.prices = self.prices.after(measured.prompt_ms / measured.evaluated)
-        alone = flight.decision.alone
+        alone, unsteered = flight.decision.alone, leader.alone.launches.get(flight.key)
         if flight.key < 0:
             if flight.decision.action is not Action.PASSED:  # a check of an answer steers nothing
                 self.account.spend(flight.prompt.length - measured.reused)
-        elif alone is not None:
+        elif alone is not None and not (flight.ask.owner and unsteered is not None and unsteered.foreign):
             self.account.settle(flight.prompt.length, alone.likely, measured.reused)
         return surprised
 

@@ -87,6 +87,6 @@ class Levers:
         """What a server refuses only where toki has put something into it, toki puts there no more."""
         if flight.refused is None or status >= 400:
             return
-        if flight.refused.action is not Action.SWAPPED:
+        if flight.refused.action not in (Action.SWAPPED, Action.ISOLATED):
             self.honoured[flight.ask.endpoint] = False
         self.drop(flight.refused.action)

@@ -222,7 +222,7 @@ def options(
     plan = Plan(Action.ISOLATED, None, None, cache_prompt=False)
     bare = _price(shadow, wish, returns, prices, plan) if uncached else None
     kept_apart = [bare, *steered] if bare is not None else steered
-    why = f"by itself the server would take {passing.launch.reuse.likely:,} tokens that another key's request left"
+    why = f"the server itself would take up to {passing.launch.reuse.high:,} tokens that another key's request left"
     return [replace(one, option=replace(one.option, why=why)) for one in kept_apart] or [passing]
 
 

@@ -88,7 +88,8 @@ class Waiters:
             launch = belief.base.launches.get(one.key)
             if launch is None or one.prompt is None or one.ended is not None or one.left is not None:
                 continue
-            if knowledge.contents.lcp(one.prompt.place, prompt.place) >= fork.LEAST:
+            kin = knowledge.contents.alike(one.prompt, prompt)
+            if kin and knowledge.contents.lcp(one.prompt.place, prompt.place) >= fork.LEAST:
                 prefill = (one.prompt.length - launch.reuse.likely) * prices.evaluate
                 running.append(waiting.Running(one.key, 1000 * (event.at - one.released), prefill))
         wish = knowledge.wish(flight)
