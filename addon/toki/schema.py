@@ -187,6 +187,7 @@ def m004_checks(db: sqlite3.Connection) -> None:
 def m005_minutes(db: sqlite3.Connection) -> None:
     # Sums by the minute, kept by the database itself, so that a month of a million requests is drawn in milliseconds.
     # The sums are those of the view `totals`; own_evaluated is what toki's own requests made the server evaluate.
+    # total and not sum, which raises on an overflow: a server may claim any number.
     db.execute("CREATE INDEX requests_conversation ON requests (conversation, id)")
     db.execute("""
         CREATE TABLE minutes (
@@ -210,11 +211,12 @@ def m005_minutes(db: sqlite3.Connection) -> None:
             count(*) FILTER (WHERE outcome = 'soft_hit'),
             count(*) FILTER (WHERE outcome = 'miss'),
             count(*) FILTER (WHERE outcome = 'unknown'),
-            coalesce(sum(prompt_tokens), 0),
-            coalesce(sum(reused), 0),
-            coalesce(sum(evaluated), 0),
-            coalesce(sum(coalesce(prompt_tokens - alone, evaluated)) FILTER (WHERE evaluated IS NOT NULL), 0),
-            coalesce(sum((SELECT sum(own.evaluated) FROM own_requests AS own WHERE own.request = requests.id)), 0)
+            CAST(total(prompt_tokens) AS INTEGER),
+            CAST(total(reused) AS INTEGER),
+            CAST(total(evaluated) AS INTEGER),
+            CAST(total(coalesce(prompt_tokens - alone, evaluated)) FILTER (WHERE evaluated IS NOT NULL) AS INTEGER),
+            CAST(total((SELECT total(own.evaluated) FROM own_requests AS own WHERE own.request = requests.id))
+                AS INTEGER)
         FROM requests GROUP BY 1""")
     sums = (
         ("requests", "1"),

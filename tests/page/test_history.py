@@ -226,3 +226,40 @@ def test_long_conversations_show_their_latest_turns(tmp_path: Path) -> None:
     assert found is not None
     assert [turn.id for turn in found[0].turns] == list(range(TURNS + 1, 2 * TURNS + 1))
     reader.close()
+
+
+@pytest.mark.parametrize("made_by", ["the migration", "the triggers"])
+def test_figures_that_no_server_can_mean_break_nothing(tmp_path: Path, made_by: str) -> None:
+    path = tmp_path / "toki.db"
+    recorded.many(path, 100, days=0.02)
+    huge = 2**62
+    db = sqlite3.connect(path)
+    with db:
+        db.execute("UPDATE requests SET reused = :n, evaluated = :n, prompt_tokens = :n, alone = -:n", {"n": huge})
+        db.execute("UPDATE findings SET tokens = ?", (huge,))
+        if made_by == "the triggers":
+            db.execute("CREATE TEMP TABLE copied AS SELECT * FROM requests")
+            db.execute("DELETE FROM requests")
+            db.execute("INSERT INTO requests SELECT * FROM copied")
+        else:
+            for trigger in ("minutes_more", "minutes_less", "own_minutes_more", "own_minutes_less"):
+                db.execute(f"DROP TRIGGER {trigger}")
+            db.execute("DROP TABLE minutes")
+            db.execute("DROP INDEX requests_conversation")
+            db.execute("DELETE FROM toki_migrations WHERE name = 'm005_minutes'")
+    db.close()
+    open_database(path).close()
+    reader = History(path)
+    reader.begin()
+    sums = total(bar.sums for bar in reader.timeline(Range.HOUR, time.time()))
+    assert sums.requests == 100
+    assert min(sums.reused, sums.evaluated, sums.alone_evaluated) > 2**62
+    assert all(cause.tokens > 2**60 for cause in reader.causes(0))
+    assert reader.conversations(0, 5)
+    reader.close()
+
+
+def test_requests_of_the_future_are_not_drawn(history: History) -> None:
+    """The clock was put back meanwhile."""
+    found = total(bar.sums for bar in history.timeline(Range.DAY, time.time() - 43_200))
+    assert found.requests == pytest.approx(500, abs=3)

@@ -42,7 +42,8 @@ BUSY_S = 1.0
 PULSE = 50_000  # SQLite's instructions between two looks at the clock: some milliseconds
 
 NOTHING = Checks(0, 0, 0, ())
-_SUMS = ", ".join(f"coalesce(sum({field.name}), 0)" for field in fields(Sums))
+# total and not sum, which raises on an overflow: a server may claim any number.
+_SUMS = ", ".join(f"CAST(total({field.name}) AS INTEGER)" for field in fields(Sums))
 _REQUEST = ", ".join(f"requests.{field.name}" for field in fields(Request))
 _WHY = "cause, place, tokens, seconds, times, remedy, verdict"
 _OWN = ", ".join(field.name for field in fields(Own))
@@ -94,15 +95,16 @@ class History:
     def timeline(self, range_: Range, now: float) -> tuple[Bar, ...]:
         """The sums of each step until `now`, the latest last; steps without a request are not there."""
         step = range_.step // 60
-        query = f"SELECT minute / ? * ?, {_SUMS} FROM minutes WHERE minute > ? GROUP BY 1 ORDER BY 1"
-        rows = self._rows(query, step, step, int((now - range_.seconds) // 60))
+        query = f"SELECT minute / ? * ?, {_SUMS} FROM minutes WHERE minute > ? AND minute <= ? GROUP BY 1 ORDER BY 1"
+        rows = self._rows(query, step, step, (now - range_.seconds) // 60, now // 60)
         return tuple(Bar(60 * minute, Sums(*sums)) for minute, *sums in rows)
 
     def causes(self, since: float) -> tuple[Cause, ...]:
         """Each cause once, the costliest first."""
         # SQLite takes the other columns from the row with the maximum.
         query = """
-            SELECT cause, place, remedy, count(DISTINCT request), sum(f.tokens), sum(seconds), request, verdict,
+            SELECT cause, place, remedy, count(DISTINCT request), CAST(total(f.tokens) AS INTEGER),
+                sum(seconds), request, verdict,
                 max(f.tokens)
             FROM findings AS f JOIN requests ON requests.id = f.request
             WHERE f.id > (SELECT max(id) FROM findings) - ? AND at >= ?
