@@ -11,6 +11,7 @@ from toki.page.html import tag
 from toki.page.model import Diff
 from toki.page.model import Found
 from toki.page.model import Memory
+from toki.page.model import Place
 from toki.page.model import Request
 from toki.page.model import RequestView
 from toki.page.model import Why
@@ -30,6 +31,7 @@ from toki.page.words import ms
 from toki.page.words import number
 from toki.page.words import share
 
+ENTRIES = 8  # of the RAM cache that are listed, those with most in common
 GONE = "The priced options, the slot map and the texts were in memory only, and are not there any more."
 
 
@@ -181,17 +183,22 @@ def _places(view: RequestView, base: str) -> Html | None:
     if memory is None or memory.places is None:
         return None
     whole = max([1, *(place.tokens for place in memory.places)])
-    rows = []
-    for place in memory.places:
-        shared, own = min(place.shared, place.tokens), colour(place.conversation)
-        ran = place.slot is not None and place.slot == view.request.slot
-        name = "RAM" if place.slot is None else f"slot {place.slot}{' (it ran here)' if ran else ''}"
-        bar = charts.level((("reused", shared), (own, place.tokens - shared)), whole)
-        whose = conversation(base, place.conversation)
-        rows.append([name, bar, number(place.tokens), number(shared), whose, "busy" if place.busy else "idle"])
+    slots = [place for place in memory.places if place.slot is not None]
+    ram = sorted((place for place in memory.places if place.slot is None), key=lambda place: -place.shared)
+    rows = [_place(place, whole, view.request.slot, base) for place in (*slots, *ram[:ENTRIES])]
     heads = ("place", "how full", "tokens", "in common", "whose", "state")
     shown = table(heads, rows, (0, 1, 4, 5), "Slot map before this request") if rows else note("They held nothing.")
-    return section("places", "What slots and RAM cache were believed to hold", shown)
+    left = len(ram) - ENTRIES
+    more = note(f"{left:,} more RAM entries have no more in common with this prompt.") if left > 0 else None
+    return section("places", "What slots and RAM cache were believed to hold", shown, more)
+
+
+def _place(place: Place, whole: int, ran: int | None, base: str) -> list[str]:
+    shared = min(place.shared, place.tokens)
+    name = "RAM" if place.slot is None else f"slot {place.slot}{' (it ran here)' if place.slot == ran else ''}"
+    bar = charts.level((("reused", shared), (colour(place.conversation), place.tokens - shared)), whole)
+    whose, state = conversation(base, place.conversation), "busy" if place.busy else "idle"
+    return [name, bar, number(place.tokens), number(shared), whose, state]
 
 
 def _recorded(one: Request, base: str) -> Html:

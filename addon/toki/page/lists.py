@@ -113,7 +113,7 @@ def _row(listed: Listed, base: str) -> list[str]:
         one.action,
         ms(one.added_ms),
         ms(one.total_ms),
-        "" if why is None else f"{why.what} ({why.tokens:,})",
+        "" if why is None else f"{why.cause}: {why.tokens:,}",
     ]
 
 

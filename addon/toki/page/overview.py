@@ -90,7 +90,7 @@ def _figures(view: Overview) -> Html:
     seconds = None if saving.seconds is None else lasting(abs(saving.seconds))
     about = "" if seconds is None else f"about {seconds} of prefill, at the speed measured last; "
     rest = f"{share(abs(saving.tokens), sums.alone_evaluated)} of what the server alone evaluates"
-    own = f"; {number(sums.own_evaluated)} more by toki's own requests" if sums.own_evaluated else ""
+    own = f", and {number(sums.own_evaluated)} more for toki's own requests" if sums.own_evaluated else ""
     return cards(
         card("Saved" if saving.tokens >= 0 else "Lost", f"{abs(saving.tokens):,} tokens", about, rest, guess=True),
         card("Evaluated", f"{sums.evaluated:,} tokens", f"of {sums.prompt_tokens:,} in prompts{own}"),
