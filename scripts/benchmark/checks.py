@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from benchmark.cells import DOCUMENT
 from benchmark.cells import KEPT
-from benchmark.cells import RANDOM
 from benchmark.results import Results
 from benchmark.results import Run
 from benchmark.siblings import SIBLINGS
@@ -122,7 +121,7 @@ def _times_bound(name: str, runs: Iterable[Run], flags: str, limit: float) -> Ch
 
 def _small_ram(runs: Sequence[Run]) -> Iterator[Check]:
     in_turn = [run for run in runs if run.cell.at_once == 1 and run.cell.reply == 8]
-    pairs = paired([run for run in in_turn if run.cell.scenario != RANDOM], "auto")  # as for the bound
+    pairs = paired(in_turn, "auto")
     yield _at_most(
         f"in turn, -cram 1, 3, 6: at most {SMALL_RAM} x alone",
         {

@@ -143,8 +143,9 @@ class Flights:
 
     @property
     def running(self) -> bool:
-        """Whether something has not ended, as far as is known."""
-        return self.priming is not None or any(flight.ended is None for flight in self)
+        """Whether the server may still work on something; requests whose clients left count for as long."""
+        left = any(isinstance(step.end, Gone) for step in self._steps)
+        return left or self.priming is not None or any(one.ended is None or one.left is not None for one in self)
 
     @property
     def unplaced(self) -> bool:
