@@ -50,8 +50,10 @@ def mitmdump(
     script: Path | None = ADDON,
     options: Mapping[str, str] | None = None,
     beside: Sequence[Path] = (),
+    program: str = "mitmdump",
 ) -> Iterator[Proxy]:
-    """mitmdump in reverse mode before `upstream` (a URL) on a free port of the loopback interface.
+    """mitmdump, or another `program` of mitmproxy's, in reverse mode before `upstream` (a URL) on a free port of the
+    loopback interface.
 
     `script` None: without toki. `beside`: more scripts. `options` are mitmproxy's and toki's, as `--set` takes them.
     Raises RuntimeError with what mitmdump printed where it does not start, or does not end when asked to.
@@ -65,7 +67,7 @@ def mitmdump(
         log = where / "mitmdump.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                command([f"reverse:{upstream}@{HOST}:{port}"], scripts, proxy_settings),
+                command([f"reverse:{upstream}@{HOST}:{port}"], scripts, proxy_settings, program),
                 cwd=where,
                 env=environment(),
                 stdin=subprocess.DEVNULL,
