@@ -30,7 +30,7 @@ FAMILIAR = 8  # launches that find nothing unknown in RAM, after which it is tak
 GUESS = 2  # tokens by which the length of a reply in a slot may be off
 AGAINST = 0.5  # errors that each thing counts which is said to be otherwise
 OVERLAPPED = 0.25  # of an error: a wrong prediction while others were under way, whose order may have been another one
-EXCUSED = 0.25  # of an error: a wrong prediction that rested on unknown contents
+EXCUSED = 0.25  # of an error: a wrong prediction that rested on unknown contents, or on the size of the RAM cache
 FADE = 0.98  # what is left of the errors after each right prediction
 NOTHING = Known()
 
@@ -110,6 +110,7 @@ class Belief:
                 self._count(right=True)
         if launch.sure and self._learn_ram(launch, reused, right or explained):
             self.score -= 1
+            self._err(EXCUSED)  # of the hypotheses that are told apart by it another may need no other size
             return False
         if not launch.sure and not right:
             return None
