@@ -94,6 +94,7 @@ class Launch:
     moved: int = 0  # tokens saved to and loaded from RAM on the way
     loaded: Held | None = None  # the RAM entry that came back
     peak: int = 0  # the most that was ever stored behind it, itself included: the cache holds so much
+    back: int = 0  # tokens of the contents that it drops to go on from before them
     foreign: bool = False  # what is reused was made under other adapters, or is another owner's
 
 
@@ -267,7 +268,8 @@ class Shadow:
             self.slots[number] = replace(self.slots[number], children=tuple(others))
         if rules.idle_save and rules.ram:
             moved += self._save_idle()
-        launched = Launch(number, reuse, sure, moved, entry, peak, foreign)
+        back = held.length - reuse.high if held is not None and reuse.high else 0
+        launched = Launch(number, reuse, sure, moved, entry, peak, back, foreign)
         self.launches[wish.key] = launched
         self._purge()
         return launched

@@ -31,6 +31,8 @@ GUESS = 2  # tokens by which the length of a reply in a slot may be off
 AGAINST = 0.5  # errors that each thing counts which is said to be otherwise
 OVERLAPPED = 0.25  # of an error: a wrong prediction while others were under way, whose order may have been another one
 EXCUSED = 0.25  # of an error: a wrong prediction that rested on unknown contents, or on the size of the RAM cache
+FAR = 512  # tokens: a step back that a sliding window does not allow (the default of --ubatch-size)
+DISTRUST = 6  # far steps back that must be right again after as many as one likes were not
 FADE = 0.98  # what is left of the errors after each right prediction
 NOTHING = Known()
 
@@ -58,6 +60,8 @@ class Belief:
         self.ram_low = 0  # tokens that the RAM cache is known to hold
         self.ram_high = UNLIMITED  # tokens that it is known not to hold
         self._familiar = 0  # launches in a row that found nothing unknown
+        # Whether it can go back far, where no file tells that the model has no window: below 0 it most likely can't.
+        self._back = None if known.whole or rules.window is not None else 0
 
     @property
     def base(self) -> Shadow:
@@ -71,7 +75,7 @@ class Belief:
 
     @property
     def trusted(self) -> bool:
-        return self.score >= ENOUGH
+        return self.score >= ENOUGH and not (self._back and self._back < 0)
 
     @property
     def errors(self) -> float:
@@ -101,6 +105,8 @@ class Belief:
             if reused not in (launch.reuse.likely, *range(launch.reuse.low, launch.reuse.likely)):
                 # What is unknown may explain it; but another hypothesis may need no such excuse.
                 self._err(EXCUSED)
+        if self._back is not None and launch.sure and launch.back >= FAR and reused <= launch.reuse.high:
+            self._back = min(0, self._back + 1) if right else max(-DISTRUST, self._back - 2)
         explained = excuse and self.timeline.measured(key, reused, slot)
         if right:
             elsewhere = slot not in (None, launch.slot)
