@@ -51,6 +51,7 @@ from toki.engine.events import Send
 from toki.engine.events import SlotView
 from toki.engine.events import Unsteered
 from toki.engine.events import Wait
+from toki.engine.policy import Prices
 from toki.engine.record import outcome
 from toki.engine.rules import Known
 from toki.engine.tokens import Tokens
@@ -579,6 +580,23 @@ def test_what_a_request_reused_whose_client_left_is_predicted_and_judged() -> No
     record = stage.records[-1]
     assert (record.key, record.predicted, record.outcome) == (stage.keys, 200, Outcome.HIT)
     assert belief.score == score + 1
+
+
+def test_answers_without_timings_tell_how_long_a_prefill_takes_at_most() -> None:
+    """Where a client left /v1/messages nothing else says when the server is done with its prompt."""
+    stage = trusting(Flags(), Mode.OBSERVE)
+    stage.knowledge.prices = Prices()
+    settle(stage, [*range(1000, 3000)], Measured(2000, 0, 2000, 1))  # it took a few hundredths of a second
+    assert not stage.knowledge.prices.measured
+    assert stage.knowledge.prices.likely < 0.1
+    key = stage.arrive([*range(5000, 6000)], [1])
+    stage.reach(0)
+    stage.headers(0)
+    stage.tell(Gone(key, stage.tick(), sent=True))
+    stage.server.finish(key)
+    stage.now += 0.1
+    record = stage.serve([*range(5000, 6000), 7], [1])
+    assert (record.predicted, record.measured.reused) == (1000, 1000)
 
 
 def test_wrong_predictions_end_the_steering() -> None:

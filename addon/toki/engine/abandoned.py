@@ -30,7 +30,7 @@ def leave(flight: Flight, at: float, shown: int, launch: Launch | None, prices: 
         flight.lingers = CANCELLED
     else:
         # Its prefill ends, and with the first token the server sees that nobody listens; or it is cancelled before.
-        prefill = (flight.prompt.length - launch.reuse.likely) * prices.evaluate / 1000
+        prefill = (flight.prompt.length - launch.reuse.likely) * prices.likely / 1000
         flight.quick = prefill < CANCELLED / 2
         flight.lingers = prefill if flight.quick else min(LINGER, prefill + CANCELLED)
 

@@ -148,8 +148,11 @@ class Knowledge:
             return flight.prompt is None
         if not flight.prompt.length:
             return False  # a probe proves nothing of what is reused
-        if measured.prompt_ms is not None and measured.evaluated is not None and measured.evaluated >= WORTH_TIMING:
-            self.prices = self.prices.after(measured.prompt_ms / measured.evaluated)
+        if measured.evaluated is not None and measured.evaluated >= WORTH_TIMING:
+            if measured.prompt_ms is not None:
+                self.prices = self.prices.after(measured.prompt_ms / measured.evaluated)
+            elif measured.finished and flight.ended is not None:
+                self.prices = self.prices.within(1000 * (flight.ended - flight.released) / measured.evaluated)
         if not flight.cached and not measured.reused:
             return False  # nor does one that could reuse nothing
         surprised = False

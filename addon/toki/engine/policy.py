@@ -45,11 +45,21 @@ class Prices:
     evaluate: float = UNMEASURED  # one prompt token
     primer: float = 5.0  # a request of toki's own, beside the tokens that it evaluates
     move: float = MOVE  # one token saved to or loaded from RAM
+    bound: float = UNMEASURED  # one prompt token at the most: answers without timings tell no more
+
+    @property
+    def likely(self) -> float:
+        """One prompt token, as far as can be told."""
+        return self.evaluate if self.measured else self.bound
 
     @property
     def measured(self) -> bool:
         """Whether the server's own speed is known."""
         return self.evaluate != UNMEASURED
+
+    def within(self, total: float) -> Prices:
+        """The prices after an answer without timings, which took so much for each token that was evaluated for it."""
+        return replace(self, bound=min(self.bound, total))
 
     def after(self, evaluate: float) -> Prices:
         """The prices after one more measurement of what a token costs."""
