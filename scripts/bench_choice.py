@@ -76,7 +76,7 @@ def release(engine: Engine, event: Arrived, commands: Sequence[Command]) -> Deci
         commands = engine.handle(Primed(event.key, event.at, Measured(n, n - 1, 1, 1)))
 
 
-def run(known: Known, n_slots: int, length: int, turns: int) -> tuple[list[float], list[float]]:
+def run(known: Known, n_slots: int, length: int, turns: int, owners: int = 0) -> tuple[list[float], list[float]]:
     """Milliseconds of the choice and of the whole decision, for each request after the warm ones."""
     rng = np.random.default_rng(1)
     n_ctx = 1 << 23
@@ -92,7 +92,8 @@ def run(known: Known, n_slots: int, length: int, turns: int) -> tuple[list[float
     for turn in range(WARM_TURNS + turns):
         for n, prompt in enumerate(chats):
             key += 1
-            event = Arrived(key, key, Ask("/completion", tokens=prompt, vector=embed_prefix(prompt)))
+            owner = str(n % owners) if owners else ""
+            event = Arrived(key, key, Ask("/completion", tokens=prompt, vector=embed_prefix(prompt), owner=owner))
             choice, whole = Stopwatch(), Stopwatch()
             with contextlib.ExitStack() as patches:
                 for name in ("options", "cheapest", "Returns"):
@@ -122,11 +123,12 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=64, help="slots, and conversations (default 64)")
     parser.add_argument("--tokens", type=int, default=64000, help="tokens of each conversation (default 64000)")
     parser.add_argument("--turns", type=int, default=2, help="timed turns of each conversation (default 2)")
+    parser.add_argument("--owners", type=int, default=0, help="owners that are kept apart (default 0: none are)")
     args = parser.parse_args()
     print(f"{args.slots} slots, {args.slots} conversations of {args.tokens:,} tokens; milliseconds")
     print(f"{'flags':44}{'choice p50     p95':>20}{'whole p50     p95':>22}")
     for name, known in FLAGS.items():
-        choices, wholes = run(known, args.slots, args.tokens, args.turns)
+        choices, wholes = run(known, args.slots, args.tokens, args.turns, args.owners)
         print(f"{name:44}{summary(choices):>20}{summary(wholes):>22}", flush=True)
 
 

@@ -107,6 +107,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
             where,
             termlog_verbosity="debug",
             toki_log_events=str(events),
+            toki_isolate="key",
             toki_embed_url=f"http://127.0.0.1:{free_port()}",  # nothing is there, so that it fails
             toki_deadline_ms="5000",
             save_stream_file=str(flows),
