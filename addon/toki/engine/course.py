@@ -145,9 +145,11 @@ class Course:
         knowledge = self._knowledge
         if not flight.before and knowledge.belief is not None:  # it was sent unread
             flight.before = places(knowledge.belief)
+        shares = knowledge.shares(flight.prompt)
+        wish = replace(knowledge.wish(flight), shares=shares)
+        unsteered = replace(knowledge.wish(flight, steered=False), shares=shares) if flight.key >= 0 else None
+        step = Launched(flight.key, wish, unsteered)
         for belief in knowledge.beliefs:
-            unsteered = knowledge.wish(flight, steered=False) if flight.key >= 0 else None
-            step = Launched(flight.key, knowledge.wish(flight), unsteered)
             belief.timeline.take(step, flight.released, flight.seen, flight.launched_at)
         if knowledge.belief is not None:
             flight.slot = knowledge.belief.base.running(flight.key)

@@ -112,6 +112,11 @@ class Knowledge:
         cached = flight.cached if steered else ask.cache_prompt
         return Wish(flight.key, flight.prompt, pinned, ask.kind, cached, ask.children, user_starts=ask.user_starts)
 
+    def shares(self, prompt: Held) -> dict[Held, int]:
+        """How much a prompt likely starts with of all that slots and RAM entries are believed to hold now."""
+        held = list({one for belief in self.beliefs for one in (*belief.base.holds(), *belief.alone.holds())})
+        return dict(zip(held, self.contents.likely(held, [prompt])[0].tolist(), strict=True))
+
     def launch(self, flight: Flight) -> Launch | None:
         """How a request was launched, as believed; None where it does not run."""
         return self.belief.base.launches.get(flight.key) if self.belief is not None else None

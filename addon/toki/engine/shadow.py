@@ -515,6 +515,8 @@ class Shadow:
         """
         if not self.rules.unified:
             return
+        if more + sum([slot.held.length for slot in self.slots if slot.held is not None]) <= self.rules.pool:
+            return  # whoever shares cells with whom
         cells = self._cells() + more
         for number, slot in enumerate(self.slots):
             if cells <= self.rules.pool:

@@ -167,9 +167,10 @@ class Timeline:
 
     def launched_by(self, key: int, latest: float) -> None:
         """The request `key` was launched at the `latest` then, as its answer tells."""
-        for number, moment in enumerate(self._moments):
+        for number, moment in reversed(list(enumerate(self._moments))):
             if moment.step.key == key and isinstance(moment.step, Launched):
                 self._moments[number] = replace(moment, until=max(moment.since, min(moment.until, latest)))
+                return
 
     def reveal(self, key: int, old: Held, place: int) -> None:
         """The request `key` has left `old`; all of that is now said by the list at `place`."""
