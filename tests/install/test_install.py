@@ -36,6 +36,7 @@ from servers import free_port
 from servers import llama_server_binary
 from servers import start
 from servers import tiny_model
+from toki.page.routes import FILES
 
 pytestmark = pytest.mark.live
 
@@ -90,7 +91,7 @@ def test_the_wheel_has_all_of_the_package_and_nothing_else(wheel: Path) -> None:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     package = ROOT / "addon"
     modules = {str(path.relative_to(package)) for path in package.glob("toki/**/*.py")}
-    assert modules | {"toki/py.typed", "toki/toki_addon.py"} <= names
+    assert modules | {"toki/py.typed", "toki/toki_addon.py"} | {f"toki/page/{name}" for name in FILES} <= names
     assert {name.partition("/")[0] for name in names} == {"toki"}
     assert not [name for name in names if "__pycache__" in name]
 

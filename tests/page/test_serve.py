@@ -288,7 +288,7 @@ async def test_the_loop_is_free_while_the_page_is_made(desk: Desk) -> None:
         now = time.thread_time()
         longest, last = max(longest, now - last), now
     assert (await asked).status == 200
-    assert longest < 0.01
+    assert longest < 0.05
 
 
 async def test_metrics_are_what_prometheus_reads(desk: Desk) -> None:

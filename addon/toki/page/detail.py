@@ -126,7 +126,9 @@ def _finding(one: Found, base: str, text: bool) -> Html:
         tag("p", f"In numbers: {one.detail}.") if one.detail else None,
         where,
         _diff(one.diff) if one.diff is not None else None,
-        note("With toki_text the text around the difference would stand here.") if not text and one.token else None,
+        note("With toki_text the text around the difference would stand here.")
+        if not text and one.token is not None
+        else None,
         class_="finding",
     )
 
