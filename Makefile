@@ -3,9 +3,13 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
+# Tests start mitmproxy hundreds of times. Where Python may keep no bytecode, each start compiles all of it anew: 5.8 s of
+# processor time instead of 2.4.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help run test demo accuracy bench bench-quick bench-overhead soak divergence lint clean
+.PHONY: help run test unit demo accuracy bench bench-quick bench-overhead soak divergence lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,6 +19,10 @@ run: $(VENV)/installed-server ## toki in front of LLAMA_URL (http://127.0.0.1:80
 
 test: $(VENV)/installed-test ## lint, types and the whole suite, real servers included, on each Python of 3.11 to 3.13
 	@$(RUN) scripts/suite.py
+
+unit: $(VENV)/installed-test ## the fast tests alone, with fewer examples, in less than 20 s
+	@$(RUN) -m pytest --quiet --numprocesses=2 --hypothesis-profile=quick -m "not slow" \
+		--ignore=tests/live --ignore=tests/clients --ignore=tests/install
 
 demo: $(VENV)/installed-server ## four agent-like sessions, straight to the embedded server and through toki
 	@$(RUN) scripts/demo.py

@@ -2,7 +2,8 @@
 
 Everything runs on the oldest supported Python (3.11, mitmproxy 11): unit tests, live tests, coverage. The others
 (mitmproxy 12) run what faces mitmproxy, live tests among it, one before the one llama-server build, one before the
-other; the rest, which knows no mitmproxy, runs there inside them. With CI=true none of them may be missing.
+other, side by side; the rest, which knows no mitmproxy, runs there inside them. With CI=true none of them may be
+missing.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ LINT = (
     ["-m", "ruff", "format", "--check", "--quiet"],
     ["-m", "mypy"],
 )
+CORES = 2
 # Tests mostly wait for servers, so a few files at a time keep two cores busy; those of one file share its servers.
 # In the order of their names, which has the quick ones last: no core waits for the other's long last file.
-PYTEST = ["-m", "pytest", "--numprocesses=2", "--dist=loadfile", "--no-loadscope-reorder"]
-ALL = [*PYTEST, "--cov", "--cov-report=term", "--cov-fail-under=90"]
-FACING_MITMPROXY = [*PYTEST, "-m", "proxy", "-k"]
+PYTEST = ["-m", "pytest", "--dist=loadfile", "--no-loadscope-reorder"]
+ALL = [*PYTEST, f"--numprocesses={CORES}", "--cov", "--cov-report=term", "--cov-fail-under=90"]
 
 
 def candidates(wanted: str) -> Iterator[str]:
@@ -65,6 +66,22 @@ def environment(wanted: str, python: str) -> Path:
     return directory / "bin" / "python"
 
 
+def facing_mitmproxy(wanted: str, processes: int) -> list[str]:
+    """The command for what faces mitmproxy: only files that mark such tests are read, which takes half the time."""
+    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.proxy" in path.read_text(encoding="utf-8")]
+    files = sorted(str(path.relative_to(ROOT)) for path in marked)
+    return [*PYTEST, f"--numprocesses={processes}", "-m", "proxy", "-k", f"not {NOT_BEFORE[wanted]}", *files]
+
+
+def run(title: str, inside: Path, command: list[str]) -> bool:
+    """Run tests and print what they say, once they have ended; whether they passed."""
+    done = subprocess.run(
+        [inside, *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    print(f"\n== {title}: what faces mitmproxy\n{done.stdout}", flush=True)
+    return done.returncode == 0
+
+
 def lint() -> bool:
     """Whether all checks pass; each of them runs, whatever the others say."""
     results = [subprocess.run([sys.executable, *command], cwd=ROOT, check=False).returncode for command in LINT]
@@ -85,16 +102,20 @@ def main() -> int:
     if missing:
         print(f"not tested, since not found on the PATH or under pyenv: Python {', '.join(missing)}")
 
-    with ThreadPoolExecutor() as pool:  # mostly waiting for the package index
-        environments = list(pool.map(environment, found, found.values()))
-    failed = [] if lint() else ["style and types"]
-    for wanted, inside in zip(found, environments, strict=True):
-        everything = inside == environments[0]
-        command = ALL if everything else [*FACING_MITMPROXY, f"not {NOT_BEFORE[wanted]}"]
-        title = describe(inside)
-        print(f"\n== {title}: {'everything' if everything else 'what faces mitmproxy'}", flush=True)
-        if subprocess.run([inside, *command], cwd=ROOT, check=False).returncode != 0:
-            failed.append(title)
+    with ThreadPoolExecutor() as pool:  # installing mostly waits for the package index
+        linted = pool.submit(lint)
+        environments = dict(zip(found, pool.map(environment, found, found.values()), strict=True))
+    failed = [] if linted.result() else ["style and types"]
+    titles = {wanted: describe(inside) for wanted, inside in environments.items()}
+    oldest, *newer = found
+    print(f"\n== {titles[oldest]}: everything", flush=True)
+    if subprocess.run([environments[oldest], *ALL], cwd=ROOT, check=False).returncode != 0:
+        failed.append(titles[oldest])
+    with ThreadPoolExecutor() as pool:
+        processes = max(1, CORES // max(1, len(newer)))
+        commands = {wanted: facing_mitmproxy(wanted, processes) for wanted in newer}
+        passed = {wanted: pool.submit(run, titles[wanted], environments[wanted], commands[wanted]) for wanted in newer}
+    failed += [titles[wanted] for wanted in newer if not passed[wanted].result()]
     print(f"\nfailed: {'; '.join(failed)}" if failed else f"\nall passed on Python {', '.join(found)}")
     return 1 if failed else 0
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.effort import PROFILES
 
-# A loaded machine is no failure.
-settings.register_profile("toki", deadline=None)
-settings.register_profile("long", deadline=None, max_examples=5000, print_blob=True)  # --hypothesis-profile=long
-settings.load_profile("toki")
+for name, number in PROFILES.items():  # --hypothesis-profile=NAME; a loaded machine is no failure
+    settings.register_profile(name, deadline=None, max_examples=number, print_blob=True)
+settings.load_profile("usual")
 
 PROC = Path("/proc")
 

@@ -342,6 +342,7 @@ class TestOutput:
         auto = next(line.split() for line in text.splitlines() if line.split()[:1] == ["auto"])
         assert auto[1:7] == ["60", "60", "70", "0.600", "0.600", "0.70"]
 
+    @pytest.mark.slow
     def test_pictures(self, tmp_path: Path) -> None:
         runs = [*pair(50, 100), *pair(110, 100, replace(CELL, flags="-np 4", scenario="aider")), run("pin", 80)]
         written = plots(Results(runs=runs), tmp_path / "b")
@@ -356,6 +357,7 @@ class TestOutput:
         plots(Results(runs=runs), tmp_path / "b")
         assert {path: path.read_bytes() for path in before} == before
 
+    @pytest.mark.slow
     def test_without_toki_there_is_no_map_of_its_cells(self, tmp_path: Path) -> None:
         assert len(plots(Results(runs=[run("alone")]), tmp_path / "b")) == 2
 
@@ -371,6 +373,7 @@ class TestOutput:
         assert changed[0].startswith("1 cells changed")
         assert changed[1].startswith("auto: tiny, chat, in turn, answers of 8, default, codex")
 
+    @pytest.mark.slow
     def test_a_kept_file_is_reported_and_checked(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = tmp_path / "kept.json"
         save(Results(runs=pair(110, 100)), path)

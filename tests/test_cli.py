@@ -75,6 +75,7 @@ def get(url: str, process: subprocess.Popen[str]) -> str:
                 time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.proxy
 @pytest.mark.parametrize("prefix", ["", "/llama"])
 def test_run_proxies_until_interrupted(tmp_path: Path, upstream: str, prefix: str) -> None:
@@ -95,6 +96,7 @@ def test_run_proxies_until_interrupted(tmp_path: Path, upstream: str, prefix: st
     assert "Traceback" not in output + errors
 
 
+@pytest.mark.slow
 @pytest.mark.proxy
 @pytest.mark.parametrize(
     ("arguments", "said"),
@@ -113,6 +115,7 @@ def test_what_mitmdump_refuses_could_not_run(tmp_path: Path, upstream: str, argu
     assert "Traceback" not in output + errors
 
 
+@pytest.mark.slow
 @pytest.mark.proxy
 def test_run_before_a_dead_server_says_so_and_starts(tmp_path: Path) -> None:
     port = free_port()

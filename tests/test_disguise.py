@@ -51,6 +51,7 @@ def test_hashes_are_ids_that_tokens_take() -> None:
     assert end.length == 10_000
 
 
+@pytest.mark.slow
 def test_no_two_of_a_million_different_prefixes_are_taken_for_one_more_often_than_by_chance() -> None:
     """A million one-token lists: their 31-bit hashes collide as random numbers do (233 pairs, give or take 15)."""
     disguise = Disguise()

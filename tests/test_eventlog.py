@@ -173,6 +173,7 @@ def lines(path: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("mode", Mode)
+@pytest.mark.slow
 def test_a_life_replays_to_the_same_decisions(tmp_path: Path, mode: Mode) -> None:
     path = tmp_path / "events"
     commands = lived(path, mode, seed=4, requests=40)

@@ -224,6 +224,7 @@ def bytes_of(answer: tuple[int, str, str, list[Any]]) -> bytes:
     mode=st.sampled_from([Mode.AUTO, Mode.PIN, Mode.OBSERVE]),
     key=st.sampled_from([None, "Bearer k", "Bearer \udcff\udc80", "x\ty"]),
 )
+@pytest.mark.slow
 def test_nothing_upsets_toki(
     lies: Mapping[str, tuple[int, Any]],
     traffic: list[tuple[tuple[str, bytes], tuple[int, str, str, list[Any]], bool]],

@@ -31,6 +31,8 @@ from toki.schema import open_database
 from toki.store import DAY_S
 from toki.store import Database
 
+pytestmark = pytest.mark.slow
+
 ROWS = 1_000_000
 DAYS = 30
 ALONE = 100  # rows that a test adds one by one

@@ -88,6 +88,7 @@ def ratio(flags: str, played: Sequence[Exchange]) -> float:
     return proxy.server.evaluated / alone.evaluated
 
 
+@pytest.mark.slow
 def test_never_worse_where_little_is_to_be_won() -> None:
     ratios = [ratio("-np 4 -cram 0", exchanges("open-webui", seed)) for seed in range(1, 6)]
     assert statistics.median(ratios) <= 1.02
@@ -95,6 +96,7 @@ def test_never_worse_where_little_is_to_be_won() -> None:
 
 
 @pytest.mark.parametrize("flags", ["-np 4 -cram 0", "default", "default@3900"])
+@pytest.mark.slow
 def test_prompts_that_are_cut_at_random_are_no_loss(flags: str) -> None:
     ratios = [ratio(flags, made_up(seed, 80, longest=300)) for seed in range(1, 6)]
     assert statistics.median(ratios) <= 1.02

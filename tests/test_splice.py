@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 from hypothesis import given
-from hypothesis import settings
 from hypothesis import strategies as st
+from tests.effort import examples
 
 from toki.splice import Unsteerable
 from toki.splice import parse
@@ -231,7 +231,7 @@ def pairs_of(content: bytes) -> list[tuple[str, object]]:
 BODIES_PER_SEED = 50
 
 
-@settings(max_examples=2000 // BODIES_PER_SEED, deadline=None)
+@examples(2000 // BODIES_PER_SEED)
 @given(seed=st.integers(min_value=0, max_value=2**32))
 def test_nothing_but_the_two_keys_is_added(seed: int) -> None:
     writer = Writer(Random(seed))

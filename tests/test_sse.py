@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
-from hypothesis import settings
 from hypothesis import strategies as st
+from tests.effort import examples
 
 from toki import sse
 from toki.sse import EventReader
@@ -64,7 +64,7 @@ def test_events(stream: bytes, events: list[bytes]) -> None:
     assert interpret(stream) == events
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(stream=STREAMS, cuts=st.lists(st.integers(min_value=0), max_size=8))
 def test_any_cut_of_a_stream_gives_the_same_events(stream: bytes, cuts: list[int]) -> None:
     assert read(stream, cuts) == (interpret(stream), 0)

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings
 from hypothesis import strategies as st
+from tests.effort import examples
 
 from toki import schema
 from toki import store as module
@@ -275,7 +275,7 @@ def histories(draw: st.DrawFn) -> list[Row]:
     ]
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(histories())
 def test_every_row_is_read_back_equal(rows: list[Row]) -> None:
     with tempfile.TemporaryDirectory() as directory:

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 from hypothesis import given
-from hypothesis import settings
 from hypothesis import strategies as st
+from tests.effort import examples
 
 from traffic import CLASSIC
 from traffic import SCENARIOS
@@ -155,7 +155,7 @@ def test_an_answer_to_a_session_with_nothing_in_flight_is_an_error() -> None:
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1), st.lists(st.integers(0, 2))), max_size=12))
-@settings(deadline=None, max_examples=50)
+@examples(50)
 def test_endless_counts_what_no_earlier_exchange_began_with(pairs: list[tuple[list[int], list[int]]]) -> None:
     expected = 0
     prefixes: set[tuple[int, ...]] = set()

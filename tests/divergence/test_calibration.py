@@ -38,6 +38,7 @@ def test_no_pair_is_in_both_halves() -> None:
     assert [texts for texts, times in seen.items() if times > 1] == []
 
 
+@pytest.mark.slow
 @WITH_MODELS
 def test_the_models_are_right_on_the_half_not_tuned_on() -> None:
     _, report = halves(pairs())
@@ -46,6 +47,7 @@ def test_the_models_are_right_on_the_half_not_tuned_on() -> None:
     assert found.recall >= 0.95, mistakes(report, best())
 
 
+@pytest.mark.slow
 @WITH_MODELS
 def test_models_in_use_are_named() -> None:
     assert embedding_in_use() == "all-MiniLM-L6-v2 and multilingual-e5-small"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.engine.effort import examples
+from tests.effort import examples
 
 from toki.engine.account import AT_ONCE
 from toki.engine.account import SHARE

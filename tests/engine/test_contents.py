@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.engine.effort import examples
+from tests.effort import examples
 from tests.engine.literal import common_prefix
 
 from toki.engine.contents import FRAME

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.engine.effort import examples
+from tests.effort import examples
 
 from toki.engine.contents import Contents
 from toki.engine.contents import Held

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.engine.effort import LONG
-from tests.engine.effort import examples
+from tests.effort import examples
+from tests.effort import share
 from tests.engine.literal import Flags
 from tests.engine.literal import LiteralServer
 from tests.engine.literal import common_prefix
@@ -126,7 +126,7 @@ def trusting(flags: Flags, mode: Mode = Mode.AUTO, min_reuse: int = 10) -> Stage
 def test_what_is_predicted_is_measured(flags: Flags, mode: Mode) -> None:
     """A hit lies in the predicted range. What cannot be read of the flags costs a miss or two until it is found out:
     99.5 % of some hundreds of requests."""
-    n = 300 if LONG else 30
+    n = 300 if share() > 1 else 30
     stage = Stage(flags, mode, Known(unified=flags.unified, ram=flags.ram or None))
     made = decisions(stage)
     misses = []
@@ -158,17 +158,19 @@ def test_the_range_is_no_wider_than_a_reply() -> None:
             assert reply
 
 
+@pytest.mark.slow
 def test_the_size_of_the_ram_cache_is_found_out() -> None:
     """Within 15 % after some surprises."""
     flags = SERVERS["np 4, cram small"]
     stage = Stage(flags, Mode.OBSERVE, Known(unified=False))
-    serve_all(stage, traffic(1, 300 if LONG else 120))
+    serve_all(stage, traffic(1, 300 if share() > 1 else 120))
     belief = stage.engine.belief
     assert belief is not None
     assert belief.rules.ram == pytest.approx(1500, rel=0.15)
 
 
 @each_server
+@pytest.mark.slow
 def test_nothing_is_evaluated_in_vain(flags: Flags) -> None:
     """Steered traffic is never dearer than that of a server alone, but for the prompts that may be staked at first."""
     stage = Stage(flags, Mode.AUTO, known(flags))
@@ -192,6 +194,7 @@ def test_forgetting_costs_no_predictions(flags: Flags, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("flags", [Flags(unified=False), Flags(n_slots=3, idle_save=False)], ids=["np 4", "np 3 kvu"])
+@pytest.mark.slow
 def test_a_restart_starts_clean(flags: Flags) -> None:
     stage = trusting(Flags())
     prompt = [*range(200)]
@@ -325,6 +328,7 @@ def test_nothing_is_steered_before_there_is_trust() -> None:
 
 
 @each_server
+@pytest.mark.slow
 def test_pin_takes_the_longest_prefix(flags: Flags) -> None:
     """mode pin: the verified longest prefix of any idle slot, as a loop over the server's slots finds it."""
     stage = trusting(flags, Mode.PIN)
@@ -608,6 +612,7 @@ def test_wrong_predictions_end_the_steering() -> None:
     assert made[stage.arrive([*range(200), 5, 6], [1])].id_slot is None
 
 
+@pytest.mark.slow
 def test_parents_are_the_longest_exact_prefix() -> None:
     stage = Stage(Flags(unified=False), Mode.OBSERVE)
     earlier: dict[int, list[int]] = {}

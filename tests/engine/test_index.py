@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given
-from hypothesis import settings
 from hypothesis import strategies as st
 from sklearn.neighbors import NearestNeighbors
+from tests.effort import examples
 from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 from threadpoolctl import threadpool_limits
 
@@ -102,7 +102,7 @@ def test_empty() -> None:
     assert index.dimensions == 256
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.data())
 def test_any_adding_and_removing_equals_an_exhaustive_search(data: st.DataObject) -> None:
     pool = random_units(400, seed=data.draw(st.integers(0, 9)))

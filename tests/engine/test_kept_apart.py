@@ -9,7 +9,7 @@ from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.engine.effort import examples
+from tests.effort import examples
 from tests.engine.literal import Flags
 from tests.engine.literal import common_prefix
 from tests.engine.shared import SharedStage

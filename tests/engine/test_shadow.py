@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import event
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.engine.effort import examples
+from tests.effort import examples
 from tests.engine.literal import Flags
 from tests.engine.literal import LiteralServer
 from tests.engine.literal import PoolOverflow

@@ -310,6 +310,7 @@ def test_an_entry_that_seemed_evicted_raises_the_room() -> None:
     assert talk.says([*prompts[4], 7], 100) is True  # what was stored later is there too
 
 
+@pytest.mark.slow
 def test_the_room_is_found_within_15_percent_in_10_surprises() -> None:
     """Whatever the room, and whichever conversations return: too much is believed first, at times too little then."""
     off = []

@@ -129,6 +129,7 @@ def test_the_cheapest_of_the_best_is_advised() -> None:
         advise([], None, None)
 
 
+@pytest.mark.slow
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     turns = [row(1)] + [
         row(key, conversation=1, parent=key - 1, shared=1019 + 60 * (key - 2), prompt_tokens=1000 + 60 * (key - 1))
