@@ -57,6 +57,7 @@ from traffic import SCENARIOS
 REPLY = 8  # tokens of an answer
 RECENT = 10  # requests after which what one of them did may still show
 ALL = 0.995  # of the requests in turn of all cases of a model with full attention
+FEWER = 200  # requests of a quick case
 FEW = 20  # requests from which on a share says something
 AFTER_RESTART = 3  # wrong predictions that a server with other flags may cost
 MODELS: dict[str, Callable[[], Path]] = {"tiny": tiny_model, "SmolLM2": smollm2, "Gemma 3": gemma3}
@@ -93,6 +94,7 @@ class Case:
     scenarios: tuple[str, ...] = ("mixed",)
     form: Wanted = "natural"  # the API shape
     then: str = ""  # the flags of a second server that takes the first one's place, and is the one that is judged
+    most: int | None = None  # requests to each server; None: all that there are
 
     def __str__(self) -> str:
         how = "in turn" if self.at_a_time == 1 else f"{self.at_a_time} at once"
@@ -242,7 +244,7 @@ def run(seed: int, directory: Path, case: Case) -> Result:
             for scenario in case.scenarios:
                 traffic = SCENARIOS[scenario].start(seed + number, reply_tokens=REPLY, scale=case.scale)
                 told = (lambda _, url=server.url: until_idle(url)) if case.at_a_time == 1 else None
-                sent += len(play(traffic, toki.url, case.form, at_a_time=case.at_a_time, told=told))
+                sent += len(play(traffic, toki.url, case.form, at_a_time=case.at_a_time, most=case.most, told=told))
         try:
             rows_of(toki.db, sent)
             missing = ""
@@ -268,12 +270,12 @@ def cases(quick: bool) -> list[Case]:
     """All, or those that fit into a minute or so."""
     if quick:
         return [
-            Case("tiny", "default", "xllamacpp"),
-            Case("tiny", "-np 4"),
-            Case("tiny", "-np 4 -cram 0", at_a_time=4),
-            Case("tiny", "default", mode="auto"),
-            Case("tiny", "-cram 3"),
-            Case("tiny", "default", then="-np 4 -cram 0"),
+            Case("tiny", "default", "xllamacpp", most=FEWER),
+            Case("tiny", "-np 4", most=FEWER),
+            Case("tiny", "-np 4 -cram 0", at_a_time=4, most=FEWER),
+            Case("tiny", "default", mode="auto", form="messages", most=FEWER),
+            Case("tiny", "-cram 1", "xllamacpp", most=FEWER),
+            Case("tiny", "default", then="-np 4 -cram 0", most=FEWER // 2),
         ]
     classic = ("shared-preamble", "big-with-sides", "parent-and-subagents", "same-document")
     kept = "-np 16 -kvu --no-cache-idle-slots"

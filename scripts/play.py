@@ -83,10 +83,12 @@ def play(
     form: Wanted = "natural",
     *,
     at_a_time: int = 1,
+    most: int | None = None,
     stream: bool | None = None,
     told: Callable[[Played], object] | None = None,
 ) -> list[Played]:
-    """Play `run` to its end with up to `at_a_time` requests in flight; what came of each, as they ended.
+    """Play `run` to its end, or until `most` requests or a few more were sent, with up to `at_a_time` in flight; what
+    came of each, as they ended.
 
     `url` may have a path, which goes before that of each endpoint; `told` hears of each request as it ends.
     Raises OSError or http.client.HTTPException where a connection fails: an answer that never came is no measurement.
@@ -96,7 +98,7 @@ def play(
     running: set[Future[Played]] = set()
     with ThreadPoolExecutor(at_a_time) as pool:
         now = next(steps, None)
-        while now is not None:
+        while now is not None and (most is None or len(played) + len(running) < most):
             running |= {pool.submit(send, request, url, form, stream=stream) for request in now}
             ended, running = wait(running, return_when=FIRST_COMPLETED)
             one = ended.pop()
@@ -109,6 +111,7 @@ def play(
                 now = steps.send((result.request.session, result.reply_text))
             except StopIteration:
                 now = None
+        played += [one.result() for one in running]
     return played
 
 
