@@ -340,6 +340,9 @@ def why(miss: Verdict, result: Result) -> str:
     keys = [one.key for one in result.misses if one.key < miss.key]
     causes = {
         "the rules were not found yet": miss.rules is not None and not same_rules(miss.rules, flags),
+        "the size of its RAM cache was not known yet": (
+            miss.rules is not None and 0 < miss.rules.ram < UNLIMITED and miss.rules.ram != room(result.case)
+        ),
         "the server was just met": miss.server == 0 or (miss.server > 1 and miss.since_met <= RECENT),
         f"{miss.since_left} after a client left, of which it is not seen when the server noticed": (
             miss.since_left in range(1, RECENT)
