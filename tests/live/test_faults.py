@@ -370,7 +370,8 @@ def test_a_server_that_is_killed_comes_back(tmp_path: Path) -> None:
         server = stack.enter_context(start(tiny_model(), FLAGS, port=port))
         known_well(proxy, "rivers")
         with Client(proxy.port) as client:
-            client.send(request("/completion", body("cut", n_predict=4000, stream=True, model="cut", ignore_eos=True)))
+            endless = body("cut", n_predict=8000, ignore_eos=True, stream=True, model="cut")
+            client.send(request("/completion", endless, headers="Connection: close\r\n"))
             client.receive_until(b"data:")
             server.kill()
             while client.receive():
