@@ -42,6 +42,6 @@ def kept(flight: Flight, launch: Launch | None) -> tuple[int, int]:
     length = flight.prompt.length
     if not flight.ask.stream:
         return length, length + max((flight.ask.max_tokens or 1) - 1, 0)
-    if flight.shown:
+    if flight.shown or flight.quick:
         return length, length + min(flight.shown + ON_THE_WAY, max((flight.ask.max_tokens or UNLIMITED) - 1, 0))
-    return (length if flight.quick else launch.reuse.low if launch is not None else 0), length
+    return launch.reuse.low if launch is not None else 0, length
