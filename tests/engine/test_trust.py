@@ -12,6 +12,7 @@ from toki.engine.contents import Contents
 from toki.engine.contents import Held
 from toki.engine.events import SlotView
 from toki.engine.rules import UNLIMITED
+from toki.engine.rules import Known
 from toki.engine.rules import Rules
 from toki.engine.shadow import Shadow
 from toki.engine.shadow import Wish
@@ -21,6 +22,7 @@ from toki.engine.timeline import Launched
 from toki.engine.tokens import Tokens
 from toki.engine.trust import CAP
 from toki.engine.trust import EXCUSED
+from toki.engine.trust import NOTHING
 from toki.engine.trust import Belief
 from toki.engine.window import Window
 
@@ -28,9 +30,9 @@ from toki.engine.window import Window
 class Talk:
     """A belief, told of requests one after another."""
 
-    def __init__(self, rules: Rules, slots: tuple[SlotView, ...] | None = ()) -> None:
+    def __init__(self, rules: Rules, slots: tuple[SlotView, ...] | None = (), known: Known = NOTHING) -> None:
         self.contents = Contents()
-        self.belief = Belief(rules, self.contents, slots)
+        self.belief = Belief(rules, self.contents, slots, known)
         self.key = 0
         self.now = 0.0
 
@@ -335,6 +337,16 @@ def test_the_room_is_found_within_15_percent_in_10_surprises() -> None:
         off.append(abs(talk.belief.rules.ram - room) / room)
 
     assert max(off) <= 0.15
+
+
+@pytest.mark.parametrize(("said", "learns"), [(100_000, False), (1000, True)])
+def test_a_size_that_was_said_is_not_blamed_for_what_surely_fits(said: int, learns: bool) -> None:
+    talk = Talk(Rules(n_slots=1, ram=said), known=Known(ram=said))
+    prompts = conversations(talk, 9)
+    talk.says([*prompts[7], 7], 100)
+    talk.says([*prompts[0], 7], 0)
+    assert (talk.belief.rules.ram < said) == learns
+    assert (talk.belief.errors < 1) == learns
 
 
 def test_before_any_entry_came_back_there_may_be_no_ram_cache() -> None:

@@ -26,6 +26,7 @@ ENOUGH = 3  # exact predictions that make a hypothesis, or an action, trusted
 CAP = 8  # trust that can be gathered: so that it is lost within two wrong answers
 WRONG = 4  # what a wrong prediction costs
 MOST_ERRORS = 3.0  # errors that are remembered: so that a change of flags shows within three answers
+FITS = 0.75  # of the room that the RAM cache is said to have: what surely finds it
 FAMILIAR = 8  # launches that find nothing unknown in RAM, after which it is taken to be known
 GUESS = 2  # tokens by which the length of a reply in a slot may be off
 AGAINST = 0.5  # errors that each thing counts which is said to be otherwise
@@ -57,6 +58,7 @@ class Belief:
         self.score = 0.0  # trust: grows with right predictions, shrinks fast with wrong ones
         self._against = AGAINST * deviations(rules, known)
         self._wrong = 0.0  # how much it was wrong, forgotten slowly
+        self._told = known.ram if rules.ram == known.ram else None  # the size of the RAM cache, where it was said
         self.ram_low = 0  # tokens that the RAM cache is known to hold
         self.ram_high = UNLIMITED  # tokens that it is known not to hold
         self._familiar = 0  # launches in a row that found nothing unknown
@@ -157,6 +159,8 @@ class Belief:
             return self._find_more_room(launch, reused)
         if launch.loaded is None or reused >= launch.reuse.low or not 0 < self.ram_low < launch.peak:
             return False
+        if self._told is not None and launch.peak < FITS * self._told:
+            return False  # that is not for want of room
         self.ram_high = min(self.ram_high, launch.peak)
         self._resize((self.ram_low + self.ram_high) // 2)
         return True
