@@ -34,11 +34,19 @@ SIDES: Sequence[tuple[Side, Side]] = (
 CONSTRAINED = ("json", "tools")  # kinds of prompts whose answers follow a grammar
 NEAR_TIE = 0.1  # of log-probability between the best two tokens: 10 % in probability
 Kept = dict[str, Any]  # a file of answers
+LEGEND = f"""\
+*: only the requests that toki steered. (again): a second pass beside the first, the noise floor.
+first: the first token that differs; margin: by how much the best token led there in log-probability (near ties: by less
+than {NEAR_TIE}); shift: by how much the log-probability of the very first token differs where it is the same. Medians.
+reused: share of prompt tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two answers to one prompt. `first`: the first token that differs, None where the texts alone do, or nothing."""
+    """Two answers to one prompt. `first`: the first token that differs, None where the texts alone do, or nothing.
+
+    `shift`: by how much the log-probability of the very first token differs, where it is the same; None: not known.
+    """
 
     prompt: str
     kind: str
@@ -46,6 +54,7 @@ class Pair:
     reason: str
     first: int | None
     margin: float | None  # by how much the best token led there, in the answer compared with; None: not known
+    shift: float | None
     reused: int
     evaluated: int
 
@@ -79,6 +88,7 @@ class Comparison:
         """As JSON."""
         firsts = [pair.first for pair in self.pairs if pair.first is not None]
         margins = [pair.margin for pair in self.pairs if pair.margin is not None]
+        shifts = [pair.shift for pair in self.pairs if pair.shift is not None]
         reused, evaluated = (sum(getattr(pair, name) for pair in self.pairs) for name in ("reused", "evaluated"))
         return {
             "model": self.model,
@@ -95,6 +105,9 @@ class Comparison:
             "margin_median": statistics.median(margins) if margins else None,
             "near_ties": sum(margin < NEAR_TIE for margin in margins),
             "margins": len(margins),
+            "shift_median": statistics.median(shifts) if shifts else None,
+            "shift_most": max(shifts, default=None),
+            "shifts": len(shifts),
             "reused_tokens": reused,
             "evaluated_tokens": evaluated,
             "kinds": {
@@ -185,6 +198,7 @@ def _pair(one: dict[str, Any], other: dict[str, Any], meaning: Meaning | None) -
         verdict.reason,
         first,
         margin,
+        _shift(one, other),
         other["reused"],
         other["evaluated"],
     )
@@ -201,6 +215,14 @@ def _margin(one: dict[str, Any], other: dict[str, Any], first: int) -> float | N
     return margin
 
 
+def _shift(one: dict[str, Any], other: dict[str, Any]) -> float | None:
+    """See Pair: a measure of how differently the same prompt was computed."""
+    if one["kind"] in CONSTRAINED or not one["tokens"] or not other["tokens"]:
+        return None
+    (token, logprob, _), (instead, elsewhere, _) = one["tokens"][0], other["tokens"][0]
+    return abs(logprob - elsewhere) if token == instead else None
+
+
 def _by_kind(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
     found: dict[str, list[Pair]] = defaultdict(list)
     for pair in pairs:
@@ -210,17 +232,22 @@ def _by_kind(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
 
 def text(figures: Sequence[dict[str, Any]]) -> str:
     """One table per model, build and temperature."""
-    lines = ["*: only the requests that toki steered"]
+    lines = [LEGEND]
     for title, some in _groups(figures):
         head = f"{'way':<20}{'against':<14}{'prompts':>8}" + "".join(f"{kind:>17}" for kind in Divergence)
-        lines += ["", title, head + f"{'substantive/div.':>18}{'first':>7}{'margin':>8}{'near ties':>11}{'reused':>8}"]
+        lines += [
+            "",
+            title,
+            head + f"{'substantive/div.':>18}{'first':>7}{'margin':>8}{'near ties':>11}{'shift':>8}{'reused':>8}",
+        ]
         for each in some:
             cells = "".join(f"{each['classes'][kind]:>17}" for kind in Divergence)
             ties = f"{each['near_ties']}/{each['margins']}"
+            shift = _number(each["shift_median"], 4)
             lines.append(
                 f"{_way(each):<20}{each['against']:<14}{each['prompts']:>8}{cells}"
                 f"{_percent(each['substantive_of_divergent']):>18}{_number(each['first_diverging_token_median']):>7}"
-                f"{_number(each['margin_median'], 2):>8}{ties:>11}{_reuse(each):>8}"
+                f"{_number(each['margin_median'], 2):>8}{ties:>11}{shift:>8}{_reuse(each):>8}"
             )
     return "\n".join(lines).lstrip("\n")
 

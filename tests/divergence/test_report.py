@@ -123,6 +123,16 @@ def test_margins_that_the_server_does_not_tell_are_not_shown() -> None:
         assert (pair.margin is not None) == (kind == "chat" and number == 0)
 
 
+def test_how_far_the_first_token_shifts() -> None:
+    one, same, other = answer("1", "Yes or no"), answer("1", "Yes or so"), answer("1", "No")
+    same["tokens"][0][1] = -0.7
+    for base, way, kind, expected in ((one, same, "chat", 0.2), (one, other, "chat", None), (one, same, "json", None)):
+        files = [kept("fresh", 1, base | {"kind": kind}), kept("alone", 1, way)]
+        (comparison,) = comparisons(files, deterministic())
+        assert comparison.figures()["shift_median"] == (None if expected is None else pytest.approx(expected))
+        assert comparison.figures()["shifts"] == (expected is not None)
+
+
 def test_steered_requests_come_apart() -> None:
     files = [
         kept("fresh", 1, answer("1", "It is open."), answer("2", "Take the bus."), answer("3", "Go.")),
