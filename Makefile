@@ -20,7 +20,7 @@ run: $(VENV)/installed-server ## toki in front of LLAMA_URL (http://127.0.0.1:80
 test: $(VENV)/installed-test ## lint, types and the whole suite, real servers included, on each Python of 3.11 to 3.13
 	@$(RUN) scripts/suite.py
 
-unit: $(VENV)/installed-test ## the fast tests alone, with fewer examples, in less than 20 s
+unit: $(VENV)/installed-test ## the fast tests alone, with fewer examples
 	@$(RUN) -m pytest --quiet --numprocesses=2 --hypothesis-profile=quick -m "not slow" \
 		--ignore=tests/live --ignore=tests/clients --ignore=tests/install
 

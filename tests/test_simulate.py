@@ -103,6 +103,7 @@ def test_prompts_that_are_cut_at_random_are_no_loss(flags: str) -> None:
     assert max(ratios) <= 1.1
 
 
+@pytest.mark.slow
 def test_however_long_it_takes_the_loss_stays_small() -> None:
     """Chats that come and go without a pattern: what look-ahead bets on them is lost as often as won."""
     for seed in (3, 5, 6):  # without an account these lose up to 14 %

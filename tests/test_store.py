@@ -384,6 +384,7 @@ def test_a_row_is_visible_to_another_process_within_a_second(path: Path) -> None
     assert seen - put < 1.0
 
 
+@pytest.mark.slow
 def test_two_processes_share_one_database(path: Path) -> None:
     script = """
         with storing(Path(sys.argv[1])) as store:
@@ -401,6 +402,7 @@ def test_two_processes_share_one_database(path: Path) -> None:
         assert {found["conversation"] for found in own} == {own[0]["id"]}
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_a_good_database(path: Path) -> None:
     open_database(path).close()
     writer = child(

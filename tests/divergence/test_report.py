@@ -89,6 +89,7 @@ def test_an_answer_holds_what_a_client_sees_and_where_it_was_unsure() -> None:
     assert (found.reused, found.evaluated, found.finish) == (3, 4, "stop")
 
 
+@pytest.mark.slow
 def test_shares_first_difference_margin_and_reuse() -> None:
     files = [
         kept("fresh", 1, answer("1", "It takes 5 days."), answer("2", "It is open."), answer("3", "Take the bus.")),

@@ -159,6 +159,7 @@ def branches(rules: Rules, window: Window | None, seed: int, share: float) -> tu
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.6])
 @pytest.mark.parametrize("rules", [Rules(), Rules(unified=False), SPLIT], ids=["default", "split", "split, no RAM"])
+@pytest.mark.slow
 def test_a_window_that_no_file_tells_is_not_trusted_over(rules: Rules, share: float) -> None:
     sharing = rules.n_slots if rules.unified else 1
     for seed in (1, 2):

@@ -32,6 +32,7 @@ DONE = {
 
 
 @pytest.mark.parametrize("name", DONE)
+@pytest.mark.slow
 def test_what_clients_do_is_found_and_nothing_else(name: str) -> None:
     run = SCENARIOS[name].start(seed=3)
     explainer = Explainer()
