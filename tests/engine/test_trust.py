@@ -252,11 +252,11 @@ def test_where_tasks_are_not_ours_nothing_is_rearranged() -> None:
     assert talk.belief.lengths() == [0, 50, 0]
 
 
-@pytest.mark.parametrize(("seen", "certain"), [(5, 5), (14, 10), (77, 10)])
+@pytest.mark.parametrize(("seen", "certain"), [(5, 5), (14, 10), (20, 10), (77, 10)])
 def test_what_a_request_left_that_was_cut_off_is_as_long_as_a_look_shows(seen: int, certain: int) -> None:
     talk = Talk(Rules(n_slots=2, unified=False))
     cut = talk.launch([*range(10)])
-    talk.belief.timeline.take(Cancelled(cut, 10, 20))
+    talk.belief.timeline.take(Cancelled(cut, 4, 20))
     talk.says([*range(1000, 1010)], 0)  # it is in RAM now
     assert talk.belief.compare([view(0, 10, task=2), view(1, seen, task=1)])
     held = talk.belief.base.slots[1].held
@@ -264,6 +264,16 @@ def test_what_a_request_left_that_was_cut_off_is_as_long_as_a_look_shows(seen: i
     assert (held.certain, held.length) == (certain, seen)
     assert [*talk.belief.base.ram] == [held]
     assert talk.belief.errors == 0
+
+
+def test_of_unknown_contents_that_were_cut_off_a_look_tells_the_length_alone() -> None:
+    talk = Talk(SPLIT)
+    cut = talk.launch([*range(10)])
+    talk.belief.timeline.take(Cancelled(cut, 10, 20))
+    slot = talk.belief.base.slots[1]
+    talk.belief.base.slots[1] = replace(slot, held=talk.contents.hold(UNKNOWN, 0, 20))
+    assert talk.belief.compare([view(0, 0, task=-1), view(1, 20, task=1)])
+    assert talk.belief.lengths() == [0, 20]
 
 
 # --- the size of the RAM cache --------------------------------------------------------------------

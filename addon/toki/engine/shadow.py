@@ -333,10 +333,13 @@ class Shadow:
         self.slots[number] = replace(self.slots[number], held=held, cut=False)
 
     def measure(self, number: int, length: int) -> None:
-        """What an idle slot holds is seen to be so long; so is the copy of it in RAM."""
-        held = self.slots[number].held
+        """What an idle slot holds is seen to be so long; so is the copy of it in RAM. Of a request that was cut off that
+        is as much of its prompt."""
+        slot = self.slots[number]
+        held = slot.held
         assert held is not None
-        seen = self.contents.hold(held.place, min(held.certain, length), length, held.checkpoints.until(length))
+        certain = len(self.contents[held.place]) if slot.cut else held.certain
+        seen = self.contents.hold(held.place, min(certain, length), length, held.checkpoints.until(length))
         self.correct(number, seen)
         if held in self.ram:
             self.ram = {seen if entry is held else entry: peak for entry, peak in self.ram.items()}

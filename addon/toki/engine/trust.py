@@ -205,10 +205,10 @@ class Belief:
         strange = False
         for view in views:
             slot = self.base.slots[view.id]
-            if view.busy or view.n_tokens is None or (slot.idle and _length(slot) == view.n_tokens):
+            if view.busy or view.n_tokens is None or (slot.idle and not slot.cut and _length(slot) == view.n_tokens):
                 continue
             if _fits(slot, view):
-                for shadow in shadows:
+                for shadow in shadows if slot.held is not None and slot.held.place != UNKNOWN else ():
                     shadow.measure(view.id, view.n_tokens)
                 continue
             believed = slot.held if slot.idle else None
