@@ -333,8 +333,8 @@ class Shadow:
         self.slots[number] = replace(self.slots[number], held=held, cut=False)
 
     def measure(self, number: int, length: int) -> None:
-        """What an idle slot holds is seen to be so long; so is the copy of it in RAM. Of a request that was cut off that
-        is as much of its prompt."""
+        """What an idle slot holds is seen to be so long; so is the copy of it in RAM. Where a request was cut off
+        that is as much of its prompt."""
         slot = self.slots[number]
         held = slot.held
         assert held is not None
