@@ -182,6 +182,16 @@ def test_path_is_the_script_of_the_checkout(capsys: pytest.CaptureFixture[str]) 
     assert (ROOT / "toki_addon.py").is_file()
 
 
+def test_a_reader_that_has_seen_enough_is_no_fault(tmp_path: Path) -> None:
+    process = start(tmp_path, "path")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()  # as head does, long before Python has started
+    with process.stderr as said:
+        assert said.read() == ""
+    assert process.wait() == 0
+
+
 def test_the_script_of_a_wheel_lies_in_the_package(tmp_path: Path) -> None:
     package = tmp_path / "site-packages" / "toki"
     package.mkdir(parents=True)

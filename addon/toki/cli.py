@@ -60,10 +60,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(others)}")
     command: Callable[[argparse.Namespace, Sequence[str]], int] = known.command
     try:
-        return command(known, others)
+        status = command(known, others)
+        sys.stdout.flush()
+        return status
     except CannotRun as error:
         print(f"toki: {printable(str(error))}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever reads has seen enough (| head); nothing is left to flush at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _parser() -> argparse.ArgumentParser:
