@@ -111,6 +111,14 @@ def test_predictions_and_unknowns(path: Path) -> None:
     assert found.reasons == [("the server's own choice is as good", 4)]
 
 
+def test_who_has_no_prediction_is_not_called_predicted(path: Path) -> None:
+    assert "the server alone: 2,000 (predicted)" in text(of(path))
+    with closing(Database(path)) as database:
+        database.write([row(9, alone=None, evaluated=100), row(10, prompt_tokens=None, evaluated=None)])
+    assert of(path).unpredicted == 1
+    assert "the server alone: 2,100 (predicted; 1 requests without a prediction count as measured)" in text(of(path))
+
+
 def test_checks_are_summed_and_what_says_something_else_is_advice(path: Path) -> None:
     assert of(path).checked == Checked()
     with closing(Database(path)) as database:
@@ -196,6 +204,7 @@ def test_command(path: Path, capsys: pytest.CaptureFixture[str], form: str) -> N
         "1 hits, 0 soft hits, 2 misses, 3 without a figure of the server",
         "evaluated: 2,181 of 4,700 prompt tokens (measured)",
         "the server alone: 3,000 (predicted)",
+        "added by toki: p50 2 ms, p95 ",
         "toki's own requests: 2, which evaluated 300 tokens (measured), and 1 that told none",
         "saved: 519 tokens, own requests included",
         "predictions: 100.0% of 4 within 2% of the prompt",

@@ -103,6 +103,7 @@ class Report:
     reasons: Sequence[tuple[str, int]]  # why requests passed
     causes: Sequence[Cause] | None  # None: not kept by the toki that wrote it
     worst: Sequence[Why]
+    unpredicted: int  # requests that count for the server alone as measured, for want of a prediction
     unread: int  # requests whose prompts toki did not read
     failed: int  # requests that the server refused
     unanswered: int  # requests without an answer
@@ -160,6 +161,7 @@ def report(rows: Iterable[Request], own: Own | None, found: Sequence[Why] | None
         if row.predicted is not None and row.reused is not None and row.prompt_tokens:
             counts["predicted"] += 1
             counts["right"] += abs(row.predicted - row.reused) <= NEAR * row.prompt_tokens
+        counts["unpredicted"] += row.evaluated is not None and (row.prompt_tokens is None or row.alone is None)
         counts["unread"] += not row.read
         counts["failed"] += row.status not in (None, 200)
         counts["unanswered"] += row.status is None
@@ -180,6 +182,7 @@ def report(rows: Iterable[Request], own: Own | None, found: Sequence[Why] | None
         reasons=reasons.most_common(MOST),
         causes=None if found is None else _causes(found),
         worst=sorted(found or (), key=lambda why: -why.tokens)[:MOST],
+        unpredicted=counts["unpredicted"],
         unread=counts["unread"],
         failed=counts["failed"],
         unanswered=counts["unanswered"],
@@ -304,7 +307,8 @@ def _lines(summed: Report) -> Iterator[str]:
         f"{totals.unknown:,} without a figure of the server"
     )
     yield f"evaluated: {totals.evaluated:,} of {totals.prompt_tokens:,} prompt tokens (measured)"
-    yield f"the server alone: {totals.alone_evaluated:,} (predicted)"
+    rest = f"; {summed.unpredicted:,} requests without a prediction count as measured" if summed.unpredicted else ""
+    yield f"the server alone: {totals.alone_evaluated:,} (predicted{rest})"
     if own is None:
         yield "toki's own requests: not kept by the toki that wrote this database"
     else:
@@ -378,9 +382,10 @@ def _escaped(cell: str) -> str:
 
 
 def _spelt(spread: Spread) -> str:
-    if spread.p50 is None:
+    if spread.p50 is None or spread.p95 is None or spread.most is None:
         return "not known"
-    return f"p50 {spread.p50:,.1f} ms, p95 {spread.p95:,.1f} ms, at most {spread.most:,.1f} ms"
+    p50, p95, most = (duration(ms / 1000) for ms in (spread.p50, spread.p95, spread.most))
+    return f"p50 {p50}, p95 {p95}, at most {most}"
 
 
 def _moment(at: float) -> str:

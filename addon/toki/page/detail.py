@@ -119,7 +119,7 @@ def _cause(why: Why, hint: str) -> Iterator[Html]:
 def _finding(one: Found, base: str, text: bool) -> Html:
     where = None
     if one.token is not None:
-        where = tag("p", f"The first token that differs is number {one.token + 1:,}", *_against(one, base), ".")
+        where = tag("p", f"The first differing token: {one.token:,}", *_against(one, base), ".")
     return tag(
         "article",
         *_cause(one.why, one.hint),
@@ -188,7 +188,7 @@ def _places(view: RequestView, base: str) -> Html | None:
     slots = [place for place in memory.places if place.slot is not None]
     ram = sorted((place for place in memory.places if place.slot is None), key=lambda place: -place.shared)
     rows = [_place(place, whole, view.request.slot, base) for place in (*slots, *ram[:ENTRIES])]
-    heads = ("place", "how full", "tokens", "in common", "whose", "state")
+    heads = ("place", "size", "tokens", "in common", "whose", "state")
     shown = table(heads, rows, (0, 1, 4, 5), "Slot map before this request") if rows else note("They held nothing.")
     left = len(ram) - ENTRIES
     more = note(f"{left:,} more RAM entries have no more in common with this prompt.") if left > 0 else None

@@ -31,6 +31,8 @@ from toki.page.words import ms
 from toki.page.words import number
 from toki.page.words import share
 
+ALONE = "evaluated, if toki did nothing; what has no prediction counts as measured"
+
 
 def requests(view: Requests, base: str) -> str:
     """The page with all requests."""
@@ -71,7 +73,7 @@ def one_conversation(view: ConversationView, base: str) -> str:
                 card("Requests", number(sums.requests), f"the latest {TURNS} at most"),
                 card("Reused", share(sums.reused, sums.reused + sums.evaluated), f"{sums.reused:,} tokens"),
                 card("Evaluated", f"{sums.evaluated:,} tokens", f"of {sums.prompt_tokens:,} in prompts"),
-                card("Server alone", f"{sums.alone_evaluated:,} tokens", "evaluated, if toki did nothing", guess=True),
+                card("Server alone", f"{sums.alone_evaluated:,} tokens", ALONE, guess=True),
             )
         ),
         section(
@@ -121,8 +123,8 @@ def conversations_table(shown: Sequence[Conversation], base: str, now: float, no
     """The latest first."""
     if not shown:
         return note(none)
-    heads = ("conversation", "last", "model", "requests", "latest prompt", "reuse of each", "reused", "evaluated",
-             "server alone (predicted)")  # fmt: skip
+    left = ("conversation", "last", "model or endpoint", "requests", "latest prompt")
+    heads = (*left, "reuse of each", "reused", "evaluated", "server alone (predicted)")
     return table(heads, [_talk(one, base, now) for one in shown], (0, 1, 2, 5), "Conversations")
 
 

@@ -8,6 +8,7 @@ from toki.page import charts
 from toki.page.html import Html
 from toki.page.html import join
 from toki.page.html import tag
+from toki.page.lists import ALONE
 from toki.page.lists import conversations_table
 from toki.page.lists import requests_table
 from toki.page.model import Bar
@@ -94,7 +95,7 @@ def _figures(view: Overview) -> Html:
     return cards(
         card("Saved" if saving.tokens >= 0 else "Lost", f"{abs(saving.tokens):,} tokens", about, rest, guess=True),
         card("Evaluated", f"{sums.evaluated:,} tokens", f"of {sums.prompt_tokens:,} in prompts{own}"),
-        card("Server alone", f"{sums.alone_evaluated:,} tokens", "evaluated, if toki did nothing", guess=True),
+        card("Server alone", f"{sums.alone_evaluated:,} tokens", ALONE, guess=True),
         card("Reused", share(sums.reused, sums.reused + sums.evaluated), f"{sums.reused:,} tokens from the cache"),
         card(
             "Requests",
