@@ -44,6 +44,7 @@ def test_nothing_is_kept_of_clients_that_left() -> None:
     connections.client_disconnected(flow.client_conn)
     late.client_conn.state = ConnectionState.CLOSED
     connections.response(late)
+    connections.retire(late.client_conn)
     assert not connections._since
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -88,6 +89,25 @@ def test_pictures_are_read_before_anything_is_said() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     first = {**CHAT, "messages": [{"role": "user", "content": [{"type": "text", "text": LONG}, picture]}]}
     assert not turn({**first, "messages": [*first["messages"], ANSWER, NEXT]}).goes_on(turn(first))
+
+
+def test_what_is_nested_too_deeply_to_be_compared_does_not() -> None:
+    """It can be read: that takes less of the stack, and is done where less of it is used."""
+
+    def nested(leaf: int) -> dict[str, Any]:
+        part: Any = leaf
+        for _ in range(sys.getrecursionlimit()):
+            part = [part]
+        return {"role": "user", "content": LONG, "extra": part}
+
+    def asked(messages: list[dict[str, Any]], size: int) -> Turn:
+        body = {"messages": messages}
+        return Turn(body, endpoints.ENDPOINTS[0].read(body), size, Auth())
+
+    turns = Turns()
+    turns.add(1, asked([nested(1)], 1000))
+    turns.add(2, asked([nested(2), ANSWER, NEXT], 1001))
+    assert turns.before(asked([nested(3), ANSWER, NEXT, ANSWER, NEXT], 1002)) is None
 
 
 def test_of_many_chats_the_latest_turn_that_goes_on_is_found() -> None:

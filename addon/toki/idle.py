@@ -27,7 +27,7 @@ class Idle:
 
     def retire(self, client: Client) -> None:
         """Let the client's next request not take a connection that has been idle for long."""
-        connections = self._since[client.id]
+        connections = self._since.get(client.id, {})  # it may have left while its request was held
         too_long = time.monotonic() - LONGEST
         for server, since in list(connections.items()):
             if since < too_long:

@@ -44,6 +44,12 @@ class Turn:
             return False
         if not MOSTLY * self.size <= earlier.size < self.size:
             return False
+        try:
+            return self._grew(earlier)
+        except RecursionError:  # it is nested so deeply that it can be read, but not be compared
+            return False
+
+    def _grew(self, earlier: Turn) -> bool:
         match self.question.prompt, earlier.question.prompt:
             case Raw(text, ()), Raw(old, ()):
                 return text.startswith(old) and _alike(self.body, earlier.body, "prompt")

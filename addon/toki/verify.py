@@ -132,10 +132,10 @@ class _Check:
         own = replace(self._ask, fixed=CHOICE, client_slot=slot, cache_prompt=False, stream=False, vector=None)
         asked = {**body, "id_slot": slot, "cache_prompt": False, "stream": False}
         asked.pop("stream_options", None)
+        content = json.dumps(asked).encode()  # may fail (nested too deeply), so before anyone hears of it
         self._begun = time.monotonic()
         upstream.tell(Arrived(self._key, self._begun, own))
         upstream.watch.arrived(self._auth)
-        content = json.dumps(asked).encode()
         return upstream.submit(upstream.backend.ask, self._endpoint.name, content, self._auth, TIMEOUT)
 
     async def _hear(self, slot: int, answer: asyncio.Future[Mapping[str, Any]]) -> None:
