@@ -15,6 +15,7 @@ from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.connection import ConnectionState
 from mitmproxy.connection import Server
 from mitmproxy.exceptions import OptionsError
+from mitmproxy.flow import Error
 from mitmproxy.http import HTTPFlow
 from mitmproxy.http import Response
 from mitmproxy.proxy.mode_specs import ProxyMode
@@ -403,6 +404,16 @@ async def test_the_page_is_answered_here_and_leaves_no_row(bench: Bench) -> None
         await bench.addon.response(flow)
     assert not any(path.startswith("/toki") for path, _ in bench.script.calls)
     assert len(bench.rows()) == 1
+
+
+async def test_the_token_is_gone_before_the_body_of_its_request_has_come(bench: Bench) -> None:
+    """A client may leave in the middle of it: then the flow is saved as it is."""
+    flow = bench.flow("/toki/api/forget", Authorization="Bearer secret")
+    bench.addon.requestheaders(flow)
+    assert "authorization" not in flow.request.headers
+    flow.error = Error("the client left")
+    bench.addon.error(flow)
+    assert not bench.addon._visits
 
 
 async def test_the_page_refuses_what_its_door_refuses(bench: Bench) -> None:

@@ -195,6 +195,8 @@ class Toki:
         spot = self._spot(flow)
         if spot is not None:
             self._visits[flow.id] = self._visit(flow, spot), spot
+            # The token must not be seen in a view or a saved file, even if nothing more comes of this request.
+            flow.request.headers.pop("authorization", None)
             return
         if self._raised is not None and self._raised.host and isinstance(spec, ReverseMode):
             # What mitmproxy does by itself unless keep_host_header is set.
@@ -257,7 +259,6 @@ class Toki:
         )
 
     async def _show_page(self, flow: HTTPFlow, visit: Visit, spot: Spot) -> None:
-        flow.request.headers.pop("authorization", None)  # the token must not be seen in a view or a saved file
         assert self._settings is not None
         assert self._store is not None
         answer = await self._page.answer(visit, spot.rest, spot.base, self._settings, self._store)
@@ -336,7 +337,8 @@ class Toki:
         exchange.heard(response.raw_content or b"")
 
     def error(self, flow: HTTPFlow) -> None:
-        self._visits.pop(flow.id, None)
+        if self._visits.pop(flow.id, None) is not None and self._listed is not None:
+            self._listed.drop(flow)
         if flow.response is not None:
             _show(flow.response)
         exchange = self._exchanges.pop(flow.id, None)

@@ -21,8 +21,11 @@ from ipaddress import IPv6Address
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-# A proxy in front adds one of these; what it speaks for may be anywhere.
-FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+# A proxy in front adds one of these, or one that begins so; what it speaks for may be anywhere.
+FORWARDED = (
+    "forwarded", "via", "x-forwarded", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "x-original-forwarded-for",
+    "x-envoy-", "true-client-ip", "cf-connecting-ip", "fly-client-ip", "fastly-client-ip",
+)  # fmt: skip
 ASK = (("WWW-Authenticate", 'Bearer realm="toki"'), ("WWW-Authenticate", 'Basic realm="toki", charset="UTF-8"'))
 NO_TOKEN = "toki's page answers only this machine: toki_token is not set."
 WANTS_TOKEN = "toki's page answers only this machine, or who sends toki_token (Authorization: Bearer)."
@@ -64,7 +67,7 @@ def refusal(visit: Visit, token: str) -> Refusal | None:
         if not token:
             return Refusal(403, "toki_token is not set, and without it nothing can be changed.")
         return Refusal(401, "to change something send toki_token (Authorization: Bearer).", ASK)
-    if visit.own or not is_loopback(visit.peer) or any(name in visit.headers for name in FORWARDED):
+    if visit.own or not is_loopback(visit.peer) or any(name.startswith(FORWARDED) for name in visit.headers):
         return Refusal(401, WANTS_TOKEN, ASK) if token else Refusal(403, NO_TOKEN)
     if visit.host is None:
         text = "what Host was asked for can't be known before an https server."
