@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mitmproxy.addons.view import View
 from mitmproxy.flow import Flow
 from mitmproxy.http import HTTPFlow
 from mitmproxy.test import tflow
@@ -83,3 +84,16 @@ def test_what_is_no_traffic_is_not_listed() -> None:
     flow = ended(10)
     Listed(view, room=100).drop(flow)
     assert view.flows == [flow]
+
+
+def test_what_is_not_listed_is_answered_all_the_same() -> None:
+    """mitmproxy's own view kills a flow that is removed from it while it is under way."""
+    view = View()  # type: ignore[no-untyped-call]
+    flow = tflow.tflow()
+    flow.live = True
+    view.requestheaders(flow)
+    assert len(view) == 1
+    Listed(view).drop(flow)
+    assert len(view) == 0
+    assert flow.live
+    assert flow.error is None

@@ -40,8 +40,13 @@ class Listed:
             oldest, size = self._flows.popleft()
             self._room += size
             if not oldest.marked:
-                self._view.remove([oldest])
+                self._remove(oldest)
 
     def drop(self, flow: HTTPFlow) -> None:
         """`flow` is no traffic of a server: a page that is looked at all day would push out all others."""
+        self._remove(flow)
+
+    def _remove(self, flow: HTTPFlow) -> None:
+        live, flow.live = flow.live, False  # the view ends the connection of one that is
         self._view.remove([flow])
+        flow.live = live

@@ -332,6 +332,7 @@ def test_mitmweb_keeps_no_more_than_it_may(server: LlamaServer, tmp_path: Path) 
         streams(server, proxy, url, "web", trust_env=False)
         with requests.Session() as session:
             session.trust_env = False
+            assert session.get(f"{url}/toki/", timeout=PATIENCE).ok
             headers = {"Authorization": "Bearer secret"}
             note = "n" * 2**21
             for number in range(40):  # 80 MiB
@@ -339,6 +340,7 @@ def test_mitmweb_keeps_no_more_than_it_may(server: LlamaServer, tmp_path: Path) 
                 assert session.post(f"{url}/completion", data=data, timeout=PATIENCE).ok
             listed = session.get(f"http://{HOST}:{web_port}/flows", headers=headers, timeout=PATIENCE).json()
         sizes = [flow["request"]["contentLength"] for flow in listed]
+        assert not any("/toki" in flow["request"]["path"] for flow in listed), "the page is no traffic"
         assert 48 * 2**20 < sum(sizes) <= 64 * 2**20
 
 
