@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -21,6 +23,7 @@ from toki.cli import CannotRun
 from toki.cli import addon_script
 from toki.cli import main
 from toki.cli import what_to_paste
+from toki.schema import open_database
 
 ROOT = Path(__file__).parents[1]
 
@@ -246,3 +249,38 @@ def test_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str]) -
         main(arguments)
     assert stop.value.code == 2
     assert "error: " in capsys.readouterr().err
+
+
+def some_rows(db: Path) -> None:
+    """A database with a row whose model no ASCII terminal can show."""
+    open_database(db).close()
+    with contextlib.closing(sqlite3.connect(db)) as file, file:
+        columns = "at, conversation, endpoint, model, stream, shared, outcome, action, reason, added_ms, total_ms"
+        values = "1, 1, '/completion', 'größer', 0, 0, 'unknown', 'passed', 'größer', 1, 1"
+        file.execute(f"INSERT INTO requests ({columns}) VALUES ({values})")
+
+
+def test_what_a_locale_can_not_show_ends_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    some_rows(tmp_path / "toki.db")
+    report = start(tmp_path, "report", "--db", "toki.db")
+    printed, said = report.communicate(timeout=60)
+    assert (report.returncode, said) == (1, "")
+    assert "gr\\xf6\\xdfer" in printed
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_said_in_one_line(tmp_path: Path) -> None:
+    some_rows(tmp_path / "toki.db")
+    program = "import sys; from toki.cli import main; sys.exit(main())"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program, "report", "--db", str(tmp_path / "toki.db")],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "addon")},
+            timeout=60,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "toki: what was found can't be written: No space left on device\n"

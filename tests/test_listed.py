@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from mitmproxy.addons.view import View
 from mitmproxy.flow import Flow
@@ -88,7 +89,7 @@ def test_what_is_no_traffic_is_not_listed() -> None:
 
 def test_what_is_not_listed_is_answered_all_the_same() -> None:
     """mitmproxy's own view kills a flow that is removed from it while it is under way."""
-    view = View()  # type: ignore[no-untyped-call]
+    view: Any = View()
     flow = tflow.tflow()
     flow.live = True
     view.requestheaders(flow)

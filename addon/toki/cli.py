@@ -7,6 +7,7 @@ Exit status: 0 fine, 1 advice or findings, 2 could not run (one line on stderr s
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import re
@@ -59,16 +60,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if others and known.command is not run:
         parser.error(f"unrecognized arguments: {' '.join(others)}")
     command: Callable[[argparse.Namespace, Sequence[str]], int] = known.command
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what the locale can't show must not end a report
     try:
         status = command(known, others)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return status
     except CannotRun as error:
         print(f"toki: {printable(str(error))}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # whoever reads has seen enough (| head); nothing is left to flush at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # whoever reads has seen enough (| head)
+        _give_up_stdout()
         return 0
+    except OSError as error:
+        if sys.stdout is None or error.errno not in (errno.ENOSPC, errno.EIO):
+            raise
+        _give_up_stdout()
+        print(f"toki: what was found can't be written: {error.strerror}", file=sys.stderr)
+        return 2
+
+
+def _give_up_stdout() -> None:
+    """Nothing is left to flush at exit, where Python would complain."""
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -279,7 +296,7 @@ def advise(known: argparse.Namespace, _: Sequence[str]) -> int:
 def _ask(cost: str) -> bool:
     """Whether probes may be sent: `y` on stdin. The question goes to stderr, since the answer's first line is fixed."""
     print(f"Send probes? {cost}. [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return sys.stdin is not None and sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _url(text: str) -> str:
