@@ -234,7 +234,7 @@ class Toki:
         self._idle.retire(flow.client_conn)
         if body is not None:
             flow.request.content = body
-        if self._relay is not None and exchange.streams:
+        if self._relay is not None and await exchange.streams():
             await self._by_relay(flow, self._relay)
 
     def _spot(self, flow: HTTPFlow) -> Spot | None:

@@ -118,6 +118,7 @@ class Exchange:
         self._turn: Turn | None = None  # what it asks, once that is read
         self._looked: Looked | None = None
         self._go = asyncio.Event()  # nothing that is still being read can change the decision
+        self._parsed = asyncio.Event()  # what the body asks for is known, as far as it can be
         self._left = False
         self.steered = False  # the body that left is not the client's own
         self.refused = False  # the server answered it with an error, which is kept back
@@ -331,6 +332,7 @@ class Exchange:
             raise
         finally:
             self._go.set()
+            self._parsed.set()
             self._read_out = True
             if self._released is not None:
                 if self._over is not None:
@@ -348,6 +350,7 @@ class Exchange:
             self._body = body
             self._upstream = upstream = upstream.serving(name)
         self._ask = _ask(question, self._owner)
+        self._parsed.set()
         if not upstream.looks_up:
             return
         await upstream.watch.roused(self._counted)
@@ -454,9 +457,12 @@ class Exchange:
         finally:
             self._resend = None
 
-    @property
-    def streams(self) -> bool:
-        """Whether the client asked for a stream, as far as its body is read."""
+    async def streams(self) -> bool:
+        """Whether the client asked for a stream. One that was not held is read first, which takes some milliseconds;
+        where it takes longer than a request may be held, it counts as none."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(budget(self._upstream.settings.deadline_ms, len(self.content))):
+                await self._parsed.wait()
         return self._ask.stream
 
     def began(self, status: int, content_type: str, content_encoding: str, *, waiting: bool = False) -> None:

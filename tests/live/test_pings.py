@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -144,6 +145,19 @@ def test_without_a_stream_there_is_nothing_to_ping(server: LlamaServer, proxy: M
     with Client(proxy.port) as client:
         client.send(request("/completion", b'{"prompt":"B","n_predict":4}'))
         assert client.answer().first.endswith("200 OK")
+
+
+@pytest.mark.parametrize("mode", ["observe", "off"])
+def test_a_stream_that_was_not_held_hears_pings_too(server: LlamaServer, tmp_path: Path, mode: str) -> None:
+    port = int(server.url.rpartition(":")[2])
+    with mitmdump(port, tmp_path / mode, toki_ping_s="1", toki_mode=mode) as proxy, Client(proxy.port) as client:
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            client.send(request("/completion", b'{"prompt":"D","n_predict":4,"stream":true}'))
+            client.receive_until(PING)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        client.receive_until(b'"stop":true')
 
 
 def test_a_client_that_leaves_while_it_hears_pings(server: LlamaServer, proxy: Mitmdump, listening: Listening) -> None:
