@@ -80,12 +80,11 @@ def get(url: str, process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.slow
 @pytest.mark.proxy
-@pytest.mark.parametrize("prefix", ["", "/llama"])
-def test_run_proxies_until_interrupted(tmp_path: Path, upstream: str, prefix: str) -> None:
+@pytest.mark.parametrize(("prefix", "more"), [("", []), ("/llama", ["--verbose"])])
+def test_run_proxies_until_interrupted(tmp_path: Path, upstream: str, prefix: str, more: list[str]) -> None:
     port = free_port()
-    process = start(
-        tmp_path, "run", f"{upstream}{prefix}/", "--port", str(port), "--set", "toki_mode=observe", "--set", "confdir=."
-    )
+    options = ["--set", "toki_mode=observe", "--set", "confdir=.", *more]
+    process = start(tmp_path, "run", f"{upstream}{prefix}/", "--port", str(port), *options)
     try:
         assert get(f"http://127.0.0.1:{port}{prefix}/health", process) == f"{prefix}/health"
         process.send_signal(signal.SIGINT)
@@ -97,6 +96,7 @@ def test_run_proxies_until_interrupted(tmp_path: Path, upstream: str, prefix: st
     assert output.startswith(f"toki listens on http://127.0.0.1:{port}{prefix} in front of {upstream}{prefix}; ")
     assert f"export OPENAI_BASE_URL=http://127.0.0.1:{port}{prefix}/v1\n" in output
     assert "Traceback" not in output + errors
+    assert ("client connect" in output + errors) == bool(more)  # mitmproxy's lines of each connection
 
 
 @pytest.mark.slow

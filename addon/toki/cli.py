@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import errno
 import io
+import logging
 import os
 import re
 import socket
@@ -46,6 +47,7 @@ MOMENT_FORM = "30m, 12h, 7d or 2026-01-31T12:00"
 RECENT = 2_000  # recorded requests that a server is judged by
 FORMATS = {"text": reporting.text, "markdown": reporting.markdown, "json": reporting.as_json}
 SCRIPT = "toki_addon.py"
+CONNECTIONS = "mitmproxy.proxy.server"  # the logger of connections, each opened and closed, and of errors on them
 GREETING_S = 2.0  # how long `toki run` waits for the server to say what it is
 
 
@@ -226,6 +228,8 @@ def run(known: argparse.Namespace, others: Sequence[str]) -> int:
     print(what_to_paste(origin, prefix, known.listen_host, known.port))
     if trouble := _trouble_with(f"{origin}{prefix}"):
         print(f"toki: {trouble}; requests fail until a llama-server answers there", file=sys.stderr, flush=True)
+    if not {"-v", "--verbose"} & set(others):
+        logging.getLogger(CONNECTIONS).setLevel(logging.WARNING)  # else four lines stand around toki's one
     # Reverse mode takes no path: a prefix is part of what the client asks for, and toki is told of it.
     # Without flow_detail=0 mitmdump prints each request, which costs 7 % of its time per request.
     try:
