@@ -134,6 +134,17 @@ async def test_a_body_that_was_streamed_already_is_recorded(bench: Bench) -> Non
     assert bench.rows() == [("/completion", 200, 16, "miss")]
 
 
+@pytest.mark.parametrize(("path", "relayed"), [(b"/completion?q=e", True), ("/completion?q=é".encode(), False)])
+async def test_a_path_that_the_relay_does_not_take_goes_without_it(bench: Bench, path: bytes, relayed: bool) -> None:
+    bench.context.configure(bench.addon, toki_ping_s=1)
+    flow = bench.flow()
+    flow.request.data.path = path
+    flow.request.content = b'{"prompt": "Once upon a time", "stream": true}'
+    await bench.begin(flow)
+    assert (flow.server_conn.via is not None) is relayed
+    await bench.answer(flow)
+
+
 async def test_a_steered_body_has_the_right_length(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     async def hold(_: object) -> bytes:
         return b'{"id_slot":2,"cache_prompt":true,"prompt": "Once upon a time"}'

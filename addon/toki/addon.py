@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 from collections.abc import Iterable
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -71,6 +72,8 @@ from toki.targets import Targets
 from toki.upstream import Upstream
 
 THREADS = 8  # look-ups at once; never mitmproxy's own executor, which resolves its host names
+
+_TARGET = re.compile(rb"[!-~]+")  # what the relay takes for a path; servers are not so strict
 
 logger = logging.getLogger(__name__)
 
@@ -281,6 +284,9 @@ class Toki:
         """Send a flow through the relay, as through an upstream proxy. TLS would hide the answer from it."""
         if flow.request.scheme != "http" or flow.server_conn.via is not None:
             self._complaints.tell("ping", "no pings (toki_ping_s) before a server by https or behind another proxy")
+            return
+        if not _TARGET.fullmatch(flow.request.data.path):
+            self._complaints.tell("ping: path", "no pings (toki_ping_s) for a path with bytes that HTTP does not know")
             return
         try:
             address = await relay.address()
