@@ -55,13 +55,14 @@ class Server:
 class Client:
     """mitmproxy's side: a tunnel, and requests in it."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, relay: Relay, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.relay = relay
         self.reader = reader
         self.writer = writer
 
     @classmethod
     async def connect(cls, relay: Relay, host: str, port: int) -> Self:
-        client = cls(*await asyncio.open_connection(*await relay.address()))
+        client = cls(relay, *await asyncio.open_connection(*await relay.address()))
         client.writer.write(f"CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
         return client
 
@@ -203,6 +204,24 @@ async def test_a_server_that_goes_away_at_once_leaves_nothing() -> None:
         server.answer = closing
         client.ask()
         assert await client.rest() == b""
+
+
+async def test_a_stream_outlives_the_relay_that_takes_no_more() -> None:
+    async with between(60) as (client, server):
+        go_on = asyncio.Event()
+
+        async def answer(writer: asyncio.StreamWriter) -> None:
+            writer.write(STREAM)
+            await go_on.wait()
+            writer.write(CHUNKS)
+
+        server.answer = answer
+        client.ask()
+        assert (await client.until(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        client.relay.close()
+        await asyncio.sleep(0)
+        go_on.set()
+        assert await client.chunks() == b"data: 1\n\n:"
 
 
 async def test_an_answer_that_breaks_off_does_not_look_complete() -> None:

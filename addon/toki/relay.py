@@ -54,12 +54,10 @@ class Relay:
         return host, port
 
     def close(self) -> None:
-        """Stop listening and drop what runs."""
+        """Stop listening. What runs comes to its end: toki may be loaded anew, or another time be set, beside it."""
         if self._server is not None:
             self._server.close()
             self._server = None
-        for task in self._tasks:
-            task.cancel()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
