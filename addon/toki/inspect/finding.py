@@ -174,7 +174,7 @@ WHAT = {
     Cause.TEMPLATE_ARGUMENTS: "other arguments for the chat template, seen in {}",
     Cause.TOOLS_MOVED: "the template writes the tools before the latest question, so that they move at each turn",
     Cause.REPLY_CHANGED: "{} came back other than it was generated",
-    Cause.EDITED: "{} was edited",
+    Cause.EDITED: "{} differs (edited, or another client's)",
     Cause.REWRITTEN: "{} is rewritten again and again",
     Cause.SLOT_TAKEN: "another conversation took the slot",
     Cause.SLOT_BUSY: "the slot that holds it was busy",
