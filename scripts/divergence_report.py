@@ -254,7 +254,8 @@ def text(figures: Sequence[dict[str, Any]]) -> str:
 
 def page(figures: Sequence[dict[str, Any]], about: str) -> str:
     """The same as one HTML file with its pictures inside."""
-    style = "body{font:15px sans-serif;max-width:75em;margin:2em auto}pre{overflow-x:auto}img{max-width:100%}"
+    style = "body{font:15px sans-serif;max-width:75em;margin:2em auto}pre{overflow-x:auto;font-size:11px}"
+    style += "img{max-width:100%}"
     parts = [
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Divergence</title><style>{style}</style>',
         "<h1>Do answers diverge?</h1>",
@@ -276,7 +277,8 @@ def _picture(title: str, figures: Sequence[dict[str, Any]]) -> bytes:
     matplotlib.use("Agg")  # no display needed
     from matplotlib import pyplot
 
-    picture, (left, right) = pyplot.subplots(1, 2, figsize=(13, 1.6 + 0.4 * len(figures)), layout="constrained")
+    size = 13, 1.6 + 0.3 * len(figures)
+    picture, (left, right) = pyplot.subplots(1, 2, figsize=size, layout="constrained", sharey=True)
     names = [f"{_way(each)} / {each['against']}" for each in figures]
     starts = [0.0] * len(figures)
     colours = {"whitespace-only": "#c7c7c7", "restore-noise": "#ffbb78", "substantive": "#d62728"}
@@ -285,17 +287,19 @@ def _picture(title: str, figures: Sequence[dict[str, Any]]) -> bytes:
         left.barh(names, shares, left=starts, color=colour, label=kind)
         starts = [start + share for start, share in zip(starts, shares, strict=True)]
     left.set_xlabel("% of all prompts")
+    left.set_xlim(0, 100)
     left.invert_yaxis()
-    left.legend()
+    left.legend(loc="lower right")
+    widest = NEAR_TIE
     for row, each in enumerate(figures):
         margins = [one["margin"] for one in each["differences"] if one["margin"] is not None]
         right.plot(margins, [row] * len(margins), "|", color="#1f77b4", markersize=14)
-    right.set_yticks(range(len(figures)), [""] * len(figures))
-    right.invert_yaxis()
+        widest = max([widest, *margins])
+    right.set_xlim(0, 1.05 * widest)
     right.set_xlabel("lead of the best token where answers part (log-probability)")
     picture.suptitle(title)
     written = io.BytesIO()
-    picture.savefig(written, dpi=100, metadata={"Software": None})
+    picture.savefig(written, dpi=80, metadata={"Software": None})
     pyplot.close(picture)
     return written.getvalue()
 
