@@ -10,6 +10,7 @@ from tests.scripted import scripted
 
 from toki import resend
 from toki.resend import Resend
+from toki.resend import cache_at_fault
 from toki.resend import slots_at_fault
 
 
@@ -75,3 +76,11 @@ def test_it_ends_when_the_client_leaves(script: Scripted) -> None:
 )
 def test_which_errors_the_slot_fields_may_have_caused(status: int, content: bytes | None, expected: bool) -> None:
     assert slots_at_fault(status, content) is expected
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(400, True), (422, True), (401, False), (404, False), (408, False), (429, False), (500, False)],
+)
+def test_which_errors_cache_prompt_may_have_caused(status: int, expected: bool) -> None:
+    assert cache_at_fault(status) is expected

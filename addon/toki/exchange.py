@@ -50,6 +50,7 @@ from toki.relay import late_status
 from toki.relay import without_pings
 from toki.resend import Answer
 from toki.resend import Resend
+from toki.resend import cache_at_fault
 from toki.resend import slots_at_fault
 from toki.schema import Own
 from toki.schema import Row
@@ -120,7 +121,7 @@ class Exchange:
         self._go = asyncio.Event()  # nothing that is still being read can change the decision
         self._parsed = asyncio.Event()  # what the body asks for is known, as far as it can be
         self._left = False
-        self.steered = False  # the body that left is not the client's own
+        self._sent: Decision | None = None  # how the body that left differs from the client's own; None: it does not
         self.refused = False  # the server answered it with an error, which is kept back
         self._resend: Resend | None = None
         self._counted = False  # the watch knows of it
@@ -310,7 +311,7 @@ class Exchange:
         if not decision.steers or body is None or self._left:
             return None
         steered = splice.steer(self.content, body, decision.id_slot, cache_prompt=decision.cache_prompt)
-        self.steered = True
+        self._sent = decision
         return steered
 
     async def _read(self) -> None:
@@ -431,20 +432,43 @@ class Exchange:
 
     # --- the answer ---
 
+    @property
+    def steered(self) -> bool:
+        """Whether the body that left is not the client's own."""
+        return self._sent is not None
+
     async def send_again(
         self, url: str, headers: Iterable[tuple[str, str]], status: int, content: bytes | None
     ) -> Answer | None:
         """What the server answers to the client's own bytes, where it refused the steered ones; None: the error stands.
 
+        Where keys are kept apart, these go without the cache first if the request could find another key's there.
         Never raises.
         """
-        if not slots_at_fault(status, content) or self._over is not None:
-            return None
-        self.steered = False
-        self._upstream.tell(Unsteered(self.key, time.monotonic()))
+        answer = None
+        while (refused := self._sent) is not None and self._over is None:
+            if not (slots_at_fault(status, content) if refused.cache_prompt else cache_at_fault(status)):
+                break
+            again = await self._again(url, headers, status)
+            if again is None:
+                break
+            if not refused.cache_prompt and again.status < 400:
+                self._complain("isolation", f"the server refuses cache_prompt ({status}), which toki_isolate needs")
+            answer, status, content = again, again.status, again.content
+        return answer
+
+    async def _again(self, url: str, headers: Iterable[tuple[str, str]], status: int) -> Answer | None:
+        """Send it again as the engine wants that now."""
+        upstream, content = self._upstream, self.content
+        decision = upstream.unsteered(Unsteered(self.key, time.monotonic()))
+        self._sent = None
         self._resend = Resend()
         try:
-            return await self._upstream.submit(self._resend.send, url, list(headers), self.content)
+            if decision.steers:
+                body = await upstream.submit(splice.parse, content, self._coding or None)
+                content = splice.steer(content, body, decision.id_slot, cache_prompt=decision.cache_prompt)
+                self._sent = decision
+            return await upstream.submit(self._resend.send, url, list(headers), content)
         except (OSError, HTTPException) as error:
             self._complain(
                 f"resend: {status}",

@@ -1,4 +1,4 @@
-"""A request that a server refused as it was steered is sent once more, as it came.
+"""A request that a server refused as it was steered is sent once more, as it came or steered less.
 
 mitmproxy sends a flow's request once, so this call is toki's own. Nothing of an answer has reached the client when a
 server refuses, so nothing is answered twice. Blocking, for a worker thread. The answer comes whole, a stream too: that
@@ -82,6 +82,11 @@ def slots_at_fault(status: int, content: bytes | None) -> bool:
     if status < 500:
         return status >= 400 and status not in (401, 403, 429)
     return b"slot" in (content or b"")
+
+
+def cache_at_fault(status: int) -> bool:
+    """Whether an answer may be an error that only `cache_prompt` caused: what a schema says that does not know it."""
+    return status in (400, 422)
 
 
 def _of_the_message(headers: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:

@@ -41,6 +41,7 @@ from toki.engine.events import Replied
 from toki.engine.events import Restarted
 from toki.engine.events import Resume
 from toki.engine.events import Send
+from toki.engine.events import Unsteered
 from toki.engine.events import Wait
 from toki.engine.rules import Rules
 from toki.engine.tokens import Tokens
@@ -276,6 +277,11 @@ class Upstream:
         """The engine's decision for a request whose primer is done, or what else to do first; never raises."""
         return self._handle(event) or UNDECIDED
 
+    def unsteered(self, event: Unsteered) -> Decision:
+        """The engine's decision on how a request goes that the server refused as it was steered; never raises."""
+        decision = self._handle(event)
+        return decision if isinstance(decision, Decision) else UNDECIDED
+
     def tell(self, event: Event) -> None:
         """Let the engine know what happened, and do what it says; never raises."""
         if isinstance(event, Restarted):
@@ -338,7 +344,7 @@ class Upstream:
         decision: Decision | Prime | Wait | None = None
         for command in commands:
             match command:
-                case Send(key, sent) if isinstance(event, Arrived | Primed) and key == event.key:
+                case Send(key, sent) if isinstance(event, Arrived | Primed | Unsteered) and key == event.key:
                     decision = sent
                 case Send(key, sent):
                     self._resume(key, sent)

@@ -39,6 +39,7 @@ from toki.engine.events import Restarted
 from toki.engine.events import Resume
 from toki.engine.events import Send
 from toki.engine.events import SlotView
+from toki.engine.events import Unsteered
 from toki.engine.events import Wait
 from toki.engine.knowledge import Knowledge
 from toki.engine.rules import UNLIMITED
@@ -312,7 +313,9 @@ class Stage:
         self.records += [command for command in commands if isinstance(command, Record)]
         self.wanted_looks += sum(isinstance(command, Look) for command in commands)
         for command in commands:
-            if isinstance(command, Send):
+            if isinstance(command, Send) and isinstance(event, Unsteered):
+                self.send_again(command)
+            elif isinstance(command, Send):
                 self.send(command)
             elif isinstance(command, Wait):
                 assert command.key in self.held
@@ -337,6 +340,14 @@ class Stage:
         one.task.cache_prompt = one.task.cache_prompt and send.decision.cache_prompt
         self.exchanges[send.key] = one
         self.wire.append(send.key)
+        for check in self.checks:
+            check(send.key, send.decision)
+
+    def send_again(self, send: Send) -> None:
+        """The server has refused it as it was steered, and gets this in its place."""
+        task = self.exchanges[send.key].task
+        task.id_slot = -1 if send.decision.id_slot is None else send.decision.id_slot
+        task.cache_prompt = send.decision.cache_prompt
         for check in self.checks:
             check(send.key, send.decision)
 

@@ -771,7 +771,7 @@ def whatever_comes(mode: Mode, started: bool, drawn: list[tuple[object, ...]]) -
             continue
         commands = engine.handle(event)
         sends = [command for command in commands if isinstance(command, Send)]
-        sent += [send.key for send in sends]
+        sent += [send.key for send in sends if not isinstance(event, Unsteered)]
         primes = [command.key for command in commands if isinstance(command, Prime)]
         waits = [command.key for command in commands if isinstance(command, Wait)]
         own = [*primes, *waits, *(send.key for send in sends if send.key == getattr(event, "key", None))]
@@ -779,6 +779,8 @@ def whatever_comes(mode: Mode, started: bool, drawn: list[tuple[object, ...]]) -
             asks[event.key] = event.ask
             held.discard(event.key)
             assert own == [event.key]
+        elif isinstance(event, Unsteered):
+            assert own in ([], [event.key])
         elif not isinstance(event, Primed):
             assert not [*primes, *waits, *sends]
         assert all(send.key in held for send in sends if send.key not in own)

@@ -24,6 +24,8 @@ from toki.engine.events import Action
 from toki.engine.events import Ask
 from toki.engine.events import Decision
 from toki.engine.events import Mode
+from toki.engine.events import Record
+from toki.engine.events import Unsteered
 from toki.engine.rules import Known
 
 FLAGS = st.sampled_from(list(SERVERS.values()))
@@ -104,6 +106,7 @@ def test_whatever_happens_no_one_is_led_to_what_another_left(
 # --- one by one -----------------------------------------------------------------------------------
 
 NP2 = Flags(n_slots=2, unified=False, ram=0)
+FEW = Flags(unified=False)
 
 
 def decided(stage: SharedStage) -> list[Decision]:
@@ -121,6 +124,65 @@ def test_a_guess_of_what_another_sent_finds_nothing() -> None:
     assert record.reason.endswith("the server itself would take up to 150 tokens that another key's request left")
     again = stage.serve([*SECRET[:150], 3, 1, 4], [1, 2], owner=ME)
     assert again.measured.reused == 152, "its own is there now"
+
+
+def refuse(stage: SharedStage, key: int) -> None:
+    stage.tell(Unsteered(key, stage.tick()))
+
+
+def end(stage: SharedStage) -> Record:
+    """The one request that is under way is answered."""
+    stage.reach(0)
+    stage.headers(0)
+    stage.end(0)
+    stage.answer(0)
+    return stage.records[-1]
+
+
+def test_a_refused_pin_is_sent_again_without_the_cache() -> None:
+    stage = trusting(Flags(n_slots=8, unified=False, ram=0))
+    stage.serve(SECRET, [1, 2], owner=YOU)
+    decisions = decided(stage)
+    key = stage.arrive([*SECRET[:150], 3], [1, 2], owner=ME)
+    assert decisions[-1].action is Action.PINNED
+    refuse(stage, key)
+    record = end(stage)
+    assert (record.action, record.predicted, record.measured.reused) == (Action.ISOLATED, 0, 0)
+    assert record.reason.startswith("the server refused it as it was steered, so it went without the cache")
+    assert not stage.knowledge.levers.usable(Action.PINNED)
+    assert stage.knowledge.levers.usable(Action.ISOLATED)
+
+
+def test_a_refused_pin_is_sent_as_it_came_where_only_its_own_key_left_something() -> None:
+    stage = SharedStage(FEW, Mode.PIN, known(FEW))
+    for n in range(6):
+        stage.serve([900 + n] * 12, [n, n, n], owner=ME)
+    stage.serve(MINE, [1, 2], owner=ME)
+    decisions = decided(stage)
+    key = stage.arrive([*MINE, 1, 2, 9], [1, 2], owner=ME)
+    assert decisions[-1].action is Action.PINNED
+    refuse(stage, key)
+    record = end(stage)
+    assert (record.action, record.measured.reused) == (Action.PASSED, len(MINE) + 1)
+
+
+def test_what_is_refused_without_the_cache_goes_as_it_came() -> None:
+    """The server does not take `cache_prompt: false`, so nothing else is left; where the prompt is not read, too."""
+
+    def unreadable(ask: Ask) -> Ask:
+        return replace(ask, tokens=None, unknown="unreadable")
+
+    for change in (lambda ask: ask, unreadable):
+        stage = trusting(NP2)
+        stage.serve(SECRET, [1, 2], owner=YOU)
+        decisions = decided(stage)
+        stage.arrive(MINE, [1] * 9, owner=YOU)  # it takes a slot
+        key = stage.arrive(SECRET, [1, 2], owner=ME, change=change)
+        assert decisions[-1].action is Action.ISOLATED
+        refuse(stage, key)
+        assert (decisions[-1].action, decisions[-1].steers) == (Action.PASSED, False)
+        stage.finish()
+        assert not stage.knowledge.levers.usable(Action.ISOLATED)
 
 
 def test_a_client_that_insists_on_the_cache_is_led_elsewhere() -> None:

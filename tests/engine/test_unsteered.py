@@ -29,7 +29,6 @@ def steering(mode: Mode = Mode.PIN) -> tuple[Stage, dict[int, Decision]]:
 
 def refuse(stage: Stage, key: int) -> None:
     stage.tell(Unsteered(key, stage.tick()))
-    stage.exchanges[key].task.id_slot = -1
 
 
 def finish(stage: Stage) -> None:

@@ -25,10 +25,11 @@ CHAT = "/v1/chat/completions"
 
 
 class Strict:
-    """What stands before a llama-server and refuses bodies with `id_slot`, as one with a schema of its own would."""
+    """What stands before a llama-server and refuses bodies with certain keys, as one with a schema of its own would."""
 
     def __init__(self) -> None:
         self.url = ""
+        self.unknown = {"id_slot"}
         self.status = 400
         self.message = "unknown field: id_slot"
         self.asked: list[tuple[dict[str, Any], int]] = []  # bodies of chats, and how each was answered
@@ -54,7 +55,7 @@ def strict(server: LlamaServer) -> Iterator[Strict]:
                 self._pass(content)
                 return
             body = json.loads(content)
-            if "id_slot" in body:
+            if found.unknown & body.keys():
                 found.asked.append((body, found.status))
                 self.answer(found.status, json.dumps({"error": {"message": found.message}}).encode())
             else:
@@ -127,3 +128,45 @@ def test_a_refused_lever_costs_the_client_nothing(fresh_llama: Llama, ping_s: in
     assert [row["action"] for row in rows] == ["pinned", "passed", "passed", "passed"]
     assert "refused" in rows[2]["reason"]
     assert all(row["predicted"] == row["reused"] for row in rows[2:])
+
+
+def test_what_is_refused_is_not_sent_again_to_find_what_another_key_left(fresh_llama: Llama) -> None:
+    given = {"toki_isolate": "key", "toki_server_flags": "-np 4 -cram 0", "toki_deadline_ms": "20000"}
+    with (
+        strict(fresh_llama(n_parallel=4, cache_ram_mib=0)) as front,
+        mitmdump(front.url, options=given) as proxy,
+        requests.Session() as session,
+    ):
+        session.trust_env = False
+
+        def send(key: str, wanted: dict[str, Any]) -> int:
+            """How many tokens it found in the cache."""
+            headers = {"Authorization": f"Bearer {key}"}
+            answer = session.post(f"{proxy.url}{CHAT}", json=wanted, headers=headers)
+            assert answer.status_code == 200, answer.text
+            return int(answer.json()["timings"]["cache_n"])
+
+        for turns in (1, 2, 3):  # until toki trusts what it knows of the server
+            send("one", body(turns))
+        front.asked.clear()
+
+        # A pin to an empty slot is refused: without it the server would take the other key's.
+        wanted = body(3)
+        assert send("two", wanted) == 0
+        (refused, _), (taken, _) = front.asked
+        assert "id_slot" in refused
+        assert taken == {"cache_prompt": False, **wanted}
+        assert front.statuses() == [400, 200]
+
+        # Where the server does not know that key either, the client gets what it would get directly.
+        send("one", body(5))
+        front.unknown = {"id_slot", "cache_prompt"}
+        front.asked.clear()
+        wanted = body(5)
+        send("two", wanted)
+        assert front.asked[-1] == (wanted, 200)
+        assert "id_slot" not in front.asked[0][0], "that lever is dropped"
+        assert front.statuses() == [400, 200]
+        assert "the server refuses cache_prompt (400), which toki_isolate needs" in proxy.said()
+        rows = rows_of(proxy.db, 6)[3:]
+    assert [row["action"] for row in rows if "refused" in row["reason"]] == ["isolated", "passed"]

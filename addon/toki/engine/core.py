@@ -31,6 +31,7 @@ from toki.engine.flights import PASSED
 from toki.engine.flights import Flight
 from toki.engine.flights import Flights
 from toki.engine.forks import Forks
+from toki.engine.isolation import kept_apart
 from toki.engine.knowledge import Knowledge
 from toki.engine.knowledge import places
 from toki.engine.looks import Looks
@@ -43,6 +44,7 @@ from toki.engine.waiters import Waiters
 
 MOST_PRIMERS = 2  # that go before one request
 MOST_SPS = 0.5  # the highest `--slot-prompt-similarity` that a prompt surely passes which goes on
+REFUSED = "the server refused it as it was steered"
 
 
 class Engine:
@@ -292,24 +294,25 @@ class Engine:
         return self._course.apply(event.at)
 
     def _unsteered(self, event: Unsteered) -> list[Command]:
-        """A request goes as it came after all; its lever is dropped if the server takes it then."""
+        """A request goes as it came after all, or, where owners are kept apart, without the cache; its lever is dropped
+        if the server takes it then."""
         flight = self._flights.get(event.key)
         if flight is None or flight.ended is not None or not flight.decision.steers:
             return []
-        flight.refused, flight.trial = flight.decision, None
-        predicted, alone = self._knowledge.predict(flight, self._flights)
-        flight.decision = replace(
-            flight.decision,
-            action=Action.PASSED,
-            slot=None,
-            id_slot=None,
-            predicted=predicted,
-            alone=alone,
-            reason="the server refused it as it was steered, so it went as it came",
-            cache_prompt=True,
-        )
+        refused = flight.refused = flight.decision
+        flight.trial = None
+        flight.decision = replace(refused, action=Action.PASSED, slot=None, id_slot=None, cache_prompt=True)
+        predicted = alone = None
+        if flight.prompt is not None:
+            predicted, alone = self._knowledge.predict(flight, self._flights)
+        reason = f"{REFUSED}, so it went as it came"
+        flight.decision = passed = replace(flight.decision, predicted=predicted, alone=alone, reason=reason)
+        if refused.cache_prompt:  # else that may be what the server does not take
+            apart = kept_apart(flight, passed, self._knowledge, self._flights)
+            if apart is not passed:
+                flight.decision = replace(apart, reason=f"{REFUSED}, so it went {apart.reason}")
         self._looks.changed_at = event.at
-        return []
+        return [Send(flight.key, flight.decision)]
 
     def _ended(self, event: Answered | Gone) -> list[Command]:
         flight = self._flights.get(event.key)

@@ -200,7 +200,8 @@ class Believed:
 @dataclass(frozen=True, slots=True)
 class Arrived:
     """A prompt request is here and held: decide now. Answered by Send, by Prime until Primed comes, or by Wait: then it
-    arrives again, or a Send comes for it with what another event brings. Each request is sent exactly once.
+    arrives again, or a Send comes for it with what another event brings. Each request is sent exactly once, and again
+    only after Unsteered.
 
     `slots` is a fresh look at the server's slots where one was taken beside the look-ups.
     `ask.tokens` may still be missing where no decision can depend on it; then Read follows.
@@ -244,7 +245,8 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Unsteered:
-    """The server refused a request as it was steered; now the client's own bytes are on their way."""
+    """The server refused a request as it was steered. Answered by Send with how it is sent again; by nothing where no
+    steered request is known: then it goes as it came."""
 
     key: int
     at: float
