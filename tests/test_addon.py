@@ -319,6 +319,14 @@ async def test_without_a_server_to_look_after_it_says_so(bench: Bench, caplog: p
     assert "no llama-server to look after" in caplog.text
 
 
+async def test_a_slip_in_the_flags_is_told_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.context.configure(bench.addon, toki_server_flags="--cache-rma 0 2")
+    bench.context.configure(bench.addon, toki_min_reuse=11)
+    told = [record.message for record in caplog.records if "toki_server_flags" in record.message]
+    slips = "--cache-rma (did you mean --cache-ram?); 2 is no flag, and no value of one"
+    assert told == [f"toki: toki_server_flags: {slips}; passed over"]
+
+
 @pytest.mark.parametrize("kept_by_user", [False, True])
 async def test_in_reverse_mode_the_host_header_is_the_servers(tmp_path: Path, kept_by_user: bool) -> None:
     addon = Toki()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from servers import llama_server_binary
 from toki.flags import ServerFlags
+from toki.flags import doubts
 from toki.flags import is_loopback
 from toki.flags import local_process
 from toki.flags import parse_flags
@@ -67,6 +71,39 @@ def test_the_command_line(line: str, expected: dict[str, Any]) -> None:
     assert parse_flags(shlex.split(line), {}) == ServerFlags(**expected)
 
 
+FLAG = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
+SLIPS = {
+    "--cache-rma 0": ["--cache-rma (did you mean --cache-ram?)"],
+    "-np 4 --cache_rma 0": ["--cache_rma (did you mean --cache-ram?)"],
+    "--paralel 4 -c 8": ["--paralel (did you mean --parallel?)"],
+    "--cache-ram=0": ["--cache-ram=0 (did you mean --cache-ram?)"],
+    "--np 4": ["--np (did you mean -np?)"],
+    "-kv-unified": ["-kv-unified (did you mean --kv-unified?)"],
+    "np 4": ["np is no flag, and no value of one", "4 is no flag, and no value of one"],
+    "-np 4 2": ["2 is no flag, and no value of one"],
+    "--kv-unified 1": ["1 is no flag, and no value of one"],
+    "-m model.gguf 8080": ["8080 is no flag, and no value of one"],
+    "": [],
+    "/bin/llama-server -m model.gguf --seed -1 -np 4": [],
+    "llama serve -m model.gguf": [],
+    "--control-vector-layer-range 1 2": [],
+    "--flag-of-a-newer-build 3": [],
+}
+
+
+@pytest.mark.parametrize("line", SLIPS)
+def test_a_slip_is_named(line: str) -> None:
+    assert doubts(shlex.split(line)) == SLIPS[line]
+
+
+@pytest.mark.live
+def test_no_flag_of_a_real_server_looks_like_a_slip() -> None:
+    told = subprocess.run([llama_server_binary(), "--help"], capture_output=True, text=True, check=True).stdout
+    names = {name for line in told.splitlines() if line.startswith("-") for name in FLAG.findall(line)}
+    assert len(names) > 300
+    assert [doubt for name in sorted(names) for doubt in doubts([name])] == []
+
+
 @pytest.mark.parametrize(
     ("env", "line", "expected"),
     [
@@ -97,6 +134,7 @@ ENV = st.dictionaries(
 @given(WORDS, ENV)
 def test_no_word_makes_it_raise(words: list[str], env: dict[str, str]) -> None:
     assert isinstance(parse_flags(words, env), ServerFlags)
+    assert all(isinstance(doubt, str) for doubt in doubts(words))
 
 
 @given(WORDS, st.sampled_from(KNOWN))

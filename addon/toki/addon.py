@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import re
+import shlex
 from collections.abc import Iterable
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,7 @@ from toki.endpoints.question import Endpoint
 from toki.engine.events import Mode
 from toki.eventlog import EventLog
 from toki.exchange import Exchange
+from toki.flags import doubts
 from toki.idle import Idle
 from toki.listed import Listed
 from toki.notes import Notes
@@ -53,6 +55,7 @@ from toki.page.where import ROOT
 from toki.page.where import Spot
 from toki.page.where import Where
 from toki.page.where import places
+from toki.printable import printable
 from toki.relay import WAITING
 from toki.relay import Relay
 from toki.schema import Check
@@ -134,6 +137,9 @@ class Toki:
             raise OptionsError(f"toki: {error}") from error  # type: ignore[no-untyped-call]
         if self._settings is None or self._settings.isolate is not settings.isolate:
             self._owners = Owners(settings.isolate is Isolate.KEY)
+        slips = "; ".join(doubts(shlex.split(settings.server_flags)))
+        if slips and (self._settings is None or self._settings.server_flags != settings.server_flags):
+            logger.warning(f"toki: toki_server_flags: {printable(slips)}; passed over")
         self._former += self._upstreams.values()
         self._upstreams = {}
         old, self._settings, self._targets = self._settings, settings, targets

@@ -15,11 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import fields
+from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+NEAR = 0.89  # difflib's ratio: one letter of nine, or two that changed places
+_TWO_VALUES = frozenset({"--control-vector-layer-range"})
 _LISTEN = "0A"  # the state of a listening socket in /proc/net/tcp
 _PORTS = {"http": 80, "https": 443}
 _TRUE = frozenset({"on", "enabled", "true", "1"})
@@ -116,6 +119,38 @@ def changed(argv: Sequence[str], flags: Mapping[str, str | bool]) -> list[str]:
     return kept
 
 
+def doubts(argv: Sequence[str]) -> list[str]:
+    """What of a command line is most likely a slip, in plain words: a flag that is none of ServerFlags' but looks like
+    one, and a word that is neither a flag nor behind one. Other flags pass, llama-server has hundreds; some that look
+    similar are real, so closeness counts from NEAR on (none of build 10434 is that near)."""
+    found: list[str] = []
+    words = iter(_behind_its_name(argv) if _is_llama_server(argv) else argv)
+    values = 0  # words that may follow as those of a flag that is not known here
+    for word in words:
+        name, kind = _spelled(word)
+        if name:
+            values = 0
+            if not isinstance(kind, bool):
+                next(words, "")
+        elif re.match(r"-+[A-Za-z]", word):
+            values = 2 if word in _TWO_VALUES else 1
+            if near := _nearest(word):
+                found.append(f"{word} (did you mean {near}?)")
+        elif values:
+            values -= 1
+        else:
+            found.append(f"{word} is no flag, and no value of one")
+    return found
+
+
+def _nearest(word: str) -> str:
+    """The flag of ServerFlags that a word most likely means to be; "" where it is not that near to any."""
+    bare = word.replace("_", "-").lstrip("-")
+    same = next((name for name in _SPELLED if name.lstrip("-") == bare), "")
+    long = [name for name in _SPELLED if name.startswith("--")]
+    return same or next(iter(get_close_matches(f"--{bare}", long, 1, NEAR)), "")
+
+
 def _spelled(word: str) -> tuple[str, Callable[[str], Any] | bool]:
     """The field of ServerFlags that a word of a command line names, and what it means: how to read the word that
     follows, or the value itself where none does. An empty name: another flag, or no flag."""
@@ -159,8 +194,7 @@ def process_flags(process: Path) -> ServerFlags:
 
 def command_line(process: Path) -> list[str]:
     """The words behind the name of a llama-server whose directory in /proc is given: secrets may be among them."""
-    words = _words(process / "cmdline")
-    return words[2:] if words and Path(words[0]).name == "llama" else words[1:]  # `llama serve`
+    return _behind_its_name(_words(process / "cmdline"))
 
 
 def is_loopback(base_url: str) -> bool:
@@ -207,6 +241,10 @@ def _words(path: Path) -> list[str]:
         return path.read_bytes().rstrip(b"\0").decode("utf-8", "replace").split("\0")
     except OSError:
         return []
+
+
+def _behind_its_name(argv: Sequence[str]) -> list[str]:
+    return list(argv[2:] if argv and Path(argv[0]).name == "llama" else argv[1:])  # `llama serve`
 
 
 def _is_llama_server(argv: Sequence[str]) -> bool:
