@@ -1,7 +1,8 @@
 """What was recorded, read for the page: each query is bounded, whatever the database holds.
 
 Used by one thread, on a connection that can only read. Times come from the table `minutes`; the rest looks at the
-latest rows alone. A query that takes too long all the same is stopped.
+latest rows alone. A query that takes too long all the same is stopped. A file can be damaged, and SQLite keeps any
+value in any column: a row without a time or a length that can be one is left out, another bad value is not known.
 """
 
 from __future__ import annotations
@@ -10,11 +11,16 @@ import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import fields
-from itertools import starmap
+from math import isfinite
 from pathlib import Path
+from types import NoneType
 from typing import Any
+from typing import TypeVar
+from typing import get_args
+from typing import get_type_hints
 
 from toki.inspect.finding import WHAT
 from toki.inspect.finding import Cause as Known
@@ -41,6 +47,13 @@ PATIENCE = 5.0  # seconds for all queries of one answer
 BUSY_S = 1.0
 PULSE = 50_000  # SQLite's instructions between two looks at the clock: some milliseconds
 
+T = TypeVar("T")
+
+# The requests that can be shown. A text is more than any number, and so is no time.
+_SOUND = """(
+    SELECT * FROM requests WHERE at BETWEEN 0 AND 1e11 AND typeof(conversation) = 'integer'
+    AND typeof(shared) = 'integer' AND added_ms BETWEEN 0 AND 1e15 AND total_ms BETWEEN 0 AND 1e15
+) AS requests"""
 NOTHING = Checks(0, 0, 0, ())
 # total and not sum, which raises on an overflow: a server may claim any number.
 _SUMS = ", ".join(f"CAST(total({field.name}) AS INTEGER)" for field in fields(Sums))
@@ -77,6 +90,7 @@ class History:
         try:
             db = sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, timeout=BUSY_S, isolation_level=None)
             db.execute("PRAGMA query_only = ON")
+            db.text_factory = lambda raw: raw.decode("utf-8", "replace")
         except sqlite3.Error as error:
             raise Unreadable(str(error)) from error
         db.set_progress_handler(lambda: time.monotonic() > self._until, PULSE)
@@ -97,86 +111,82 @@ class History:
         step = range_.step // 60
         query = f"SELECT minute / ? * ?, {_SUMS} FROM minutes WHERE minute > ? AND minute <= ? GROUP BY 1 ORDER BY 1"
         rows = self._rows(query, step, step, (now - range_.seconds) // 60, now // 60)
-        return tuple(Bar(60 * minute, Sums(*sums)) for minute, *sums in rows)
+        return tuple(Bar(60 * minute, one) for minute, *sums in rows for one in _sound(Sums, [sums]))
 
     def causes(self, since: float) -> tuple[Cause, ...]:
         """Each cause once, the costliest first."""
         # SQLite takes the other columns from the row with the maximum.
-        query = """
+        query = f"""
             SELECT cause, place, remedy, count(DISTINCT request), CAST(total(f.tokens) AS INTEGER),
                 sum(seconds), request, verdict,
                 max(f.tokens)
-            FROM findings AS f JOIN requests ON requests.id = f.request
+            FROM findings AS f JOIN {_SOUND} ON requests.id = f.request
             WHERE f.id > (SELECT max(id) FROM findings) - ? AND at >= ?
             GROUP BY cause, remedy ORDER BY 5 DESC"""
-        return tuple(
-            Cause(cause, what(cause, place), remedy, requests, tokens, seconds, request, verdict)
-            for cause, place, remedy, requests, tokens, seconds, request, verdict, _ in self._rows(
-                query, RECENT_FINDINGS, since
-            )
-        )
+        rows = self._rows(query, RECENT_FINDINGS, since)
+        return _sound(Cause, ((cause, what(cause, place), *rest) for cause, place, *rest, _ in rows))
 
     def checks(self, since: float) -> Checks:
         """The latest checks of answers, the substantive ones by name."""
-        recent = "FROM checks JOIN requests ON requests.id = request WHERE checks.id > ? AND at >= ?"
+        recent = f"FROM checks JOIN {_SOUND} ON requests.id = request WHERE checks.id > ? AND at >= ?"
         ((last,),) = self._rows("SELECT max(id) FROM checks")
         after = (last or 0) - RECENT_CHECKS
         kinds = dict(self._rows(f"SELECT divergence, count(*) {recent} GROUP BY 1", after, since))
         query = (
             f"SELECT request, at, divergence, common {recent} AND divergence = 'substantive' ORDER BY checks.id DESC"
         )
-        latest = tuple(starmap(Check, self._rows(f"{query} LIMIT 5", after, since)))
+        latest = _sound(Check, self._rows(f"{query} LIMIT 5", after, since))
         return Checks(sum(kinds.values()), kinds.get("identical", 0), kinds.get("substantive", 0), latest)
 
     def conversations(self, since: float, most: int) -> tuple[Conversation, ...]:
         """Those of the latest requests since then, the latest first, `most` of them; with their latest turns."""
         query = f"""
-            SELECT {_REQUEST} FROM requests
+            SELECT {_REQUEST} FROM {_SOUND}
             WHERE id > (SELECT max(id) FROM requests) - ? AND at >= ? ORDER BY id DESC"""
         talks: defaultdict[int, list[Request]] = defaultdict(list)
-        for request in map(_request, self._rows(query, RECENT, since)):
+        for request in _sound(Request, self._rows(query, RECENT, since)):
             talks[request.conversation].append(request)
         return tuple(_conversation(requests, SPARK) for requests in list(talks.values())[:most])
 
     def conversation(self, number: int) -> tuple[Conversation, tuple[Request, ...]] | None:
         """One conversation and its latest requests, the latest first; None where there is none of that number."""
-        query = f"SELECT {_REQUEST} FROM requests WHERE conversation = ? ORDER BY id DESC LIMIT ?"
-        requests = tuple(map(_request, self._rows(query, number, TURNS)))
+        query = f"SELECT {_REQUEST} FROM {_SOUND} WHERE conversation = ? ORDER BY id DESC LIMIT ?"
+        requests = _sound(Request, self._rows(query, number, TURNS))
         return (_conversation(requests, TURNS), requests) if requests else None
 
     def requests(self, before: int | None, most: int = PAGE) -> tuple[Request, ...]:
         """The latest ones, or the latest before that id."""
-        query = f"SELECT {_REQUEST} FROM requests WHERE id < ? ORDER BY id DESC LIMIT ?"
-        return tuple(map(_request, self._rows(query, 2**63 - 1 if before is None else before, most)))
+        query = f"SELECT {_REQUEST} FROM {_SOUND} WHERE id < ? ORDER BY id DESC LIMIT ?"
+        return _sound(Request, self._rows(query, 2**63 - 1 if before is None else before, most))
 
     def request(self, number: int) -> Request | None:
-        rows = self._rows(f"SELECT {_REQUEST} FROM requests WHERE id = ?", number)
-        return _request(rows[0]) if rows else None
+        return next(iter(_sound(Request, self._rows(f"SELECT {_REQUEST} FROM {_SOUND} WHERE id = ?", number))), None)
 
     def listed(self, requests: Sequence[Request]) -> tuple[Listed, ...]:
         """With the costliest cause of each."""
         marks = ", ".join("?" * len(requests))
         query = f"SELECT request, {_WHY} FROM findings WHERE request IN ({marks}) ORDER BY tokens"
-        found = {number: _why(rest) for number, *rest in self._rows(query, *(one.id for one in requests))}
+        rows = self._rows(query, *(one.id for one in requests))
+        found = {number: why for number, *rest in rows for why in _whys([rest])}
         return tuple(Listed(one, found.get(one.id)) for one in requests)
 
     def why(self, number: int) -> tuple[Why, ...]:
         """What was found about a request, the costliest first."""
         query = f"SELECT {_WHY} FROM findings WHERE request = ? ORDER BY tokens DESC"
-        return tuple(map(_why, self._rows(query, number)))
+        return _whys(self._rows(query, number))
 
     def own(self, number: int) -> tuple[Own, ...]:
         """What toki sent on behalf of a request."""
-        return tuple(starmap(Own, self._rows(f"SELECT {_OWN} FROM own_requests WHERE request = ? ORDER BY id", number)))
+        return _sound(Own, self._rows(f"SELECT {_OWN} FROM own_requests WHERE request = ? ORDER BY id", number))
 
     def check(self, number: int) -> Check | None:
-        query = "SELECT request, at, divergence, common FROM checks JOIN requests ON requests.id = request"
+        query = f"SELECT request, at, divergence, common FROM checks JOIN {_SOUND} ON requests.id = request"
         rows = self._rows(f"{query} WHERE request = ? ORDER BY checks.id DESC LIMIT 1", number)
-        return Check(*rows[0]) if rows else None
+        return next(iter(_sound(Check, rows)), None)
 
     def neighbours(self, request: Request) -> tuple[int | None, int | None]:
         """The requests before and after it in its conversation."""
-        query = "SELECT {}(id) FROM requests WHERE conversation = ? AND id {} ?"
+        query = f"SELECT {{}}(id) FROM {_SOUND} WHERE conversation = ? AND id {{}} ?"
         ((before,),) = self._rows(query.format("max", "<"), request.conversation, request.id)
         ((after,),) = self._rows(query.format("min", ">"), request.conversation, request.id)
         return before, after
@@ -205,14 +215,39 @@ def what(cause: str, place: str) -> str:
         return cause
 
 
-def _request(row: Sequence[Any]) -> Request:
-    found = dict(zip((field.name for field in fields(Request)), row, strict=True))
-    return Request(**{**found, "stream": bool(found["stream"])})
+def _whys(rows: Iterable[Sequence[Any]]) -> tuple[Why, ...]:
+    return _sound(Why, ((cause, place, what(cause, place), *rest) for cause, place, *rest in rows))
 
 
-def _why(row: Sequence[Any]) -> Why:
-    cause, place, *rest = row
-    return Why(cause, place, what(cause, place), *rest)
+def _sound(kind: type[T], rows: Iterable[Sequence[Any]]) -> tuple[T, ...]:
+    """Those of `rows`, the fields of `kind` in their order, that hold what their types say. Where a value that may be
+    missing is bad it is missing; a bad name is a question mark."""
+    types = _TYPES[kind]
+    read = ([_value(of, value) for of, value in zip(types, row, strict=True)] for row in rows)
+    needed = [place for place, of in enumerate(types) if NoneType not in of]
+    return tuple(kind(*row) for row in read if all(row[place] is not None for place in needed))
+
+
+def _types(kind: type[Any]) -> tuple[tuple[type, ...], ...]:
+    """What each field may be."""
+    hints = get_type_hints(kind)
+    return tuple(get_args(hints[field.name]) or (hints[field.name],) for field in fields(kind))
+
+
+_TYPES: Mapping[Any, tuple[tuple[type, ...], ...]] = {
+    kind: _types(kind) for kind in (Cause, Check, Own, Request, Sums, Why)
+}
+
+
+def _value(of: tuple[type, ...], value: Any) -> Any:
+    """A value from SQLite (int, float, str, bytes or None) as one of these types; None: it is none of them."""
+    if bool in of:
+        return bool(value)
+    if str in of:
+        return value if isinstance(value, str) else "?"
+    if float in of:
+        return float(value) if isinstance(value, int | float) and isfinite(value) else None
+    return value if isinstance(value, int) else None
 
 
 def _conversation(requests: Sequence[Request], turns: int) -> Conversation:

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from dataclasses import dataclass
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any
 from typing import Protocol
@@ -262,7 +263,16 @@ def _none(asked: Wanted, base: str, text: str) -> Answer:
 
 
 def _json(data: Mapping[str, Any], status: int = 200) -> Answer:
-    return Answer(status, JSON, json.dumps(data).encode())
+    return Answer(status, JSON, json.dumps(_finite(data), allow_nan=False).encode())
+
+
+def _finite(data: Any) -> Any:
+    """JSON knows no infinity: what is not finite is not known."""
+    if isinstance(data, Mapping):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not isfinite(data) else data
 
 
 def _html(page: str, status: int = 200) -> Answer:
