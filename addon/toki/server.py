@@ -169,6 +169,24 @@ class LlamaServerBackend:
         except (requests.RequestException, HTTPError, ValueError, OSError) as error:
             raise ServerError(f"GET {path}: {_cause(error)}") from None
 
+    def looked_after(self, auth: Auth, timeout: float) -> tuple[str, ...] | None:
+        """Where toki itself answers at this address: the servers that it says it looks after; None where it is none.
+
+        It tells only this machine; elsewhere it names itself at most, and no server.
+        """
+        path = "/toki/api/overview"
+        status, headers = self.greeting(path, auth, timeout)
+        if status == 401 and 'realm="toki"' in headers.get("WWW-Authenticate", ""):
+            return ()
+        if status != 200:
+            return None
+        answer = self._look("GET", self._base, path, auth, timeout)
+        servers = answer.get("servers") if isinstance(answer, dict) else None
+        if not isinstance(servers, list):
+            return None
+        names = (one.get("name") for one in servers if isinstance(one, dict))
+        return tuple(dict.fromkeys(name.partition(" ")[0] for name in names if isinstance(name, str)))
+
     def arguments(self, auth: Auth, timeout: float, model: str) -> tuple[str, ...]:
         """The command line that a router names for one of its models; empty where it names none."""
         for entry in self.models(auth, timeout):

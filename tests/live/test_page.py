@@ -29,6 +29,7 @@ from servers import Flags
 from servers import free_port
 from servers import start
 from servers import tiny_model
+from toki.cli import main
 from toki.page.where import ROOT
 
 pytestmark = [pytest.mark.live, pytest.mark.proxy]
@@ -235,3 +236,12 @@ def test_forgetting_needs_the_token_even_here(shown: Shown) -> None:
     answer = ask(shown.proxy.port, request("/toki/api/forget", headers=BEARER, host=f"{HOST}:{shown.proxy.port}"))
     assert json.loads(answer.body) == {"forgotten": True}
     assert shown.json(f"requests/{number}")["memory"] is None
+
+
+def test_the_doctor_knows_it_and_names_the_servers_behind_it(shown: Shown, capsys: pytest.CaptureFixture[str]) -> None:
+    behind = f"http://{HOST}:{shown.relay.port}"
+    for url in (f"http://{HOST}:{port}" for port in (shown.proxy.port, shown.regular, shown.dead)):
+        assert main(["doctor", url, "--yes"]) == 2
+        (line,) = capsys.readouterr().out.splitlines()
+        assert line.startswith(f"verdict: unknown — what answers at {url} is toki itself, which looks after {behind}, ")
+        assert line.endswith(f": ask toki doctor {behind}")

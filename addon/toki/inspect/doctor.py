@@ -76,11 +76,12 @@ class Finding:
 class Facts:
     """What could be found out about the server at `url`. None, and empty: not known.
 
-    `trouble` says why it can't be examined: nothing is there, it is no llama-server, it wants a key.
+    `trouble` says why it can't be examined: nothing is there, it is no llama-server (`toki`: but toki), it wants a key.
     """
 
     url: str
     trouble: str = ""
+    toki: bool = False
     props: Props | None = None
     between: str = ""  # what answers in the server's place
     shows_slots: bool = True
@@ -149,7 +150,7 @@ def diagnose(facts: Facts) -> Diagnosis:
     """The findings of `facts` and what follows from them."""
     if facts.trouble or facts.props is None:
         start = f"llama-server -m MODEL.gguf -c {SLOTS * ROOMY} -np {SLOTS} --cache-ram 8192"
-        return Diagnosis(Verdict.UNKNOWN, facts.trouble, command=start)
+        return Diagnosis(Verdict.UNKNOWN, facts.trouble, command="" if facts.toki else start)
     found = [finding for check in CHECKS for finding in check(facts)]
     found.sort(key=lambda finding: list(Grade).index(finding.grade))
     if facts.rules is None:

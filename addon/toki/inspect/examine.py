@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Callable
 from collections.abc import Mapping
+from contextlib import closing
 from contextlib import suppress
 from time import monotonic
 from urllib.parse import urlsplit
@@ -63,6 +64,10 @@ def _examine(
     allowed: Callable[[str], bool],
 ) -> Facts:
     begun = monotonic()
+    behind = _behind_toki(url, auth)
+    if behind is not None:
+        ask = f", which looks after {', '.join(behind)}: ask toki doctor {behind[0]}" if behind else ""
+        return Facts(url=url, toki=True, trouble=f"what answers at {url} is toki itself{ask or ': ask its server'}")
     try:
         props = backend.props(auth, TIMEOUT)
         model = (model or _only_model(backend, auth)) if props.router else ""
@@ -115,6 +120,15 @@ def _examine(
         proxies=_proxies(url),
         memory=_memory() if process is not None else None,
     )
+
+
+def _behind_toki(url: str, auth: Auth) -> tuple[str, ...] | None:
+    """The servers behind the toki at `url`; None where it is no toki."""
+    address = urlsplit(url)
+    backend = LlamaServerBackend(f"{address.scheme}://{address.netloc}")
+    with closing(backend), suppress(ServerError):
+        return backend.looked_after(auth, TIMEOUT)
+    return None
 
 
 class _Unclear(Exception):
