@@ -462,6 +462,7 @@ async def test_behind_a_router_each_model_has_an_upstream_of_its_own(bench: Benc
     assert model is not upstream
     assert model is upstream.serving("a")
     assert model is not upstream.serving("b")
+    assert len({upstream.name, model.name, upstream.serving("a ").name, upstream.serving(" ").name}) == 4
     await until(lambda: model.watch.known)
     answer(exchange)
     steered = bench.exchange(upstream, {"prompt": PROMPT, "model": "a"})

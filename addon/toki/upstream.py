@@ -192,7 +192,7 @@ class Upstream:
     @property
     def name(self) -> str:
         """Its URL, and the model where it is one of a router's."""
-        return printable(f"{self._url} {self._model}".rstrip())
+        return printable(f"{self._url} {self._model}" if self._model else self._url)
 
     @property
     def state(self) -> str:

@@ -88,3 +88,11 @@ def test_any_name_of_a_server_comes_back(name: str) -> None:
 
 def test_nothing_counted_yet_is_fine() -> None:
     assert read(text("1", [], {}, 0))["toki_lost_rows_total"] == {(): 0}
+
+
+def test_servers_that_are_called_the_same_have_labels_of_their_own() -> None:
+    names = ["a", "a", "a (2)", "a"]
+    samples = [line for line in text("", map(server, names), {}, 0).splitlines() if not line.startswith("#")]
+    labels = [line.rpartition(" ")[0] for line in samples]
+    assert len(labels) == len(set(labels))
+    assert sum(line.startswith("toki_open_requests") for line in samples) == len(names)

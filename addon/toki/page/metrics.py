@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import replace
 from itertools import accumulate
+from itertools import count
 
 from toki.page.counters import Counts
 from toki.page.counters import Histogram
@@ -65,8 +67,19 @@ def _metrics(version: str, servers: Iterable[Server], counts: Mapping[str, Count
         "From a request's arrival to the first byte of its answer.",
         ((server, one.first_byte) for server, one in counts.items()),
     )
-    yield from _now(tuple(servers))
+    yield from _now(tuple(_apart(servers)))
     yield Metric("toki_lost_rows_total", "counter", "Rows that the database did not take.", (("", {}, lost_rows),))
+
+
+def _apart(servers: Iterable[Server]) -> Iterator[Server]:
+    """Each with a name of its own: those of models are what clients wrote, made printable, so that two may look the
+    same, and Prometheus refuses all metrics where two samples have the same labels."""
+    taken: set[str] = set()
+    for one in servers:
+        names = (one.name if n == 1 else f"{one.name} ({n})" for n in count(1))
+        name = next(name for name in names if name not in taken)
+        taken.add(name)
+        yield replace(one, name=name)
 
 
 def _now(servers: tuple[Server, ...]) -> Iterator[Metric]:
