@@ -120,16 +120,16 @@ def fill(server: LlamaServer, room: int, length: int, *, full_reuse: bool) -> No
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ({}, Known(unified=True, idle_save=True, ram=113_025_455, ram_entry=1, sps=0.1)),
-        ({"n_parallel": 4}, Known(unified=False, idle_save=True, ram=113_025_455, ram_entry=1, sps=0.1)),
-        ({"n_parallel": 4, "cache_ram_mib": 0}, Known(unified=False, idle_save=False, ram=0, sps=0.1)),
+        ({}, Known(unified=True, idle_save=True, ram=113_025_455, ram_entry=1, sps=0.1, whole=True)),
+        ({"n_parallel": 4}, Known(unified=False, idle_save=True, ram=113_025_455, ram_entry=1, sps=0.1, whole=True)),
+        ({"n_parallel": 4, "cache_ram_mib": 0}, Known(unified=False, idle_save=False, ram=0, sps=0.1, whole=True)),
         (
             {"n_parallel": 2, "n_ctx": 4096, "cache_ram_mib": -1, "slot_prompt_similarity": 0},
-            Known(unified=False, idle_save=True, ram=4096, sps=0.0),
+            Known(unified=False, idle_save=True, ram=4096, sps=0.0, whole=True),
         ),
         (
             {"n_parallel": 16, "kv_unified": True, "cache_idle_slots": False, "cache_ram_mib": 3},
-            Known(unified=True, idle_save=False, ram=41_391, ram_entry=1, sps=0.1),
+            Known(unified=True, idle_save=False, ram=41_391, ram_entry=1, sps=0.1, whole=True),
         ),
     ],
 )
