@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from unittest import mock
 
+from hypothesis import example
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import examples
@@ -68,6 +69,7 @@ def serve(stage: SharedStage, requests: Sequence[tuple[int, int, int, list[int]]
     return left
 
 
+@example(Flags(n_slots=1), Mode.PIN, [(0, 0, 0, [0, 0]), (1, 0, 0, [0]), (0, 0, 0, [0, 0])])
 @examples(60)
 @given(FLAGS, MODES, REQUESTS)
 def test_one_after_another_nothing_of_others_is_found(

@@ -102,7 +102,7 @@ class Decider:
             return "the server is not known yet"
         if not belief.trusted:
             return "still learning how this server chooses"
-        if belief.rules.n_slots == 1 and self._mode is Mode.PIN:
+        if belief.rules.n_slots == 1 and self._mode is Mode.PIN and not ask.owner:
             return "the server has one slot"
         if self._looks.foreign(event.at) and belief.rules.ram:
             return "others use this server too"
