@@ -49,9 +49,10 @@ PULSE = 50_000  # SQLite's instructions between two looks at the clock: some mil
 
 T = TypeVar("T")
 
-# The requests that can be shown. A text is more than any number, and so is no time.
+# The requests that can be shown. A text is more than any number, and so is no time. The + keeps SQLite from taking the
+# index of `at` for this, which would be all rows.
 _SOUND = """(
-    SELECT * FROM requests WHERE at BETWEEN 0 AND 1e11 AND typeof(conversation) = 'integer'
+    SELECT * FROM requests WHERE +at BETWEEN 0 AND 1e11 AND typeof(conversation) = 'integer'
     AND typeof(shared) = 'integer' AND added_ms BETWEEN 0 AND 1e15 AND total_ms BETWEEN 0 AND 1e15
 ) AS requests"""
 NOTHING = Checks(0, 0, 0, ())
