@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.inspect.recorded import row
 from tests.inspect.recorded import write
+from tests.page import recorded
 
 from toki.cli import main
 from toki.engine.events import Action
@@ -264,3 +265,17 @@ def test_no_database(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     (tmp_path / "other.db").write_bytes(b"")
     assert main(["report", "--db", str(tmp_path / "other.db")]) == 2
     assert "can't be read as toki's database" in capsys.readouterr().err
+
+
+def test_a_damaged_row_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "toki.db"
+    recorded.many(path, 1000, days=1)
+    bad = set(recorded.damage(path))
+    for arguments in (["report"], ["report", "--format", "json"], ["advise", "--json", "--latest", "50"]):
+        assert main([*arguments, "--db", str(path)]) in (0, 1), arguments
+        printed = capsys.readouterr().out
+        if "json" in arguments[-1] or "--json" in arguments:
+            json.loads(printed, parse_constant=pytest.fail)
+    read = [one.id for one in requests(path)]
+    assert set(range(1, 1001)) - bad <= set(read)
+    assert read == sorted(set(read))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from contextlib import closing
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from toki.schema import m005_minutes
 from toki.schema import open_database
 
 HOSTILE = "<script>alert('1')</script>\"&\x1b[31m\u202e\x00'; DROP TABLE requests; --"
+DAMAGE = ("much", b"\xff", 1e300, -1e300, float("inf"), float("-inf"), 2**62, -(2**62), 1.5, 0)
 FIELDS = (
     *("at", "conversation", "endpoint", "model", "status", "stream", "prompt_tokens", "reply_tokens", "parent"),
     *("shared", "similarity", "predicted", "alone", "reused", "evaluated", "outcome", "slot", "action", "reason"),
@@ -77,3 +80,20 @@ def sums(path: Path) -> list[tuple[int, ...]]:
             FROM requests GROUP BY 1 ORDER BY 1""").fetchall()
     db.close()
     return found
+
+
+def damage(path: Path) -> list[int]:
+    """One row of the 1,000 after another, the latest first, has one value in one column; the ids of their requests."""
+    found = []
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE findings SET request = 1001 - id")  # each of the latest requests has one
+        db.execute("UPDATE own_requests SET request = 1001 - id")
+        db.execute("UPDATE checks SET request = 1001 - id")
+        for table in ("requests", "findings", "own_requests", "checks"):
+            key = "id" if table == "requests" else "request"
+            ids = [id_ for (id_,) in db.execute(f"SELECT {key} FROM {table} ORDER BY {key} DESC")]
+            columns = [name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")]
+            for n, (column, value) in enumerate(product([one for one in columns if one not in ("id", key)], DAMAGE)):
+                db.execute(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", (value, ids[n % len(ids)]))
+                found.append(ids[n % len(ids)])
+    return sorted(set(found))

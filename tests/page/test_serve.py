@@ -6,14 +6,11 @@ import asyncio
 import json
 import logging
 import re
-import sqlite3
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import fields
 from dataclasses import is_dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 from typing import get_args
@@ -302,13 +299,10 @@ async def test_metrics_are_what_prometheus_reads(desk: Desk) -> None:
     assert families["toki_trusted"].samples[0].labels == {"server": "http://127.0.0.1:1"}
 
 
-DAMAGE = ("much", b"\xff", 1e300, -1e300, float("inf"), float("-inf"), 2**62, -(2**62), 1.5, 0)
-
-
 async def test_a_damaged_row_takes_nothing_else_with_it(desk: Desk) -> None:
     """SQLite keeps any value in any column, so each value that is bad somewhere stands in a row of each of them."""
     path = desk.settings.db
-    damaged = damage(path)
+    damaged = recorded.damage(path)
     alone = [f"/requests/{id_}" for id_ in damaged]
     for target in ("/", "/requests", "/requests?before=900", "/conversations", "/conversations/961", *alone):
         answer = await desk.ask(target)
@@ -325,20 +319,3 @@ async def test_a_damaged_row_takes_nothing_else_with_it(desk: Desk) -> None:
         before = view["older"]
     assert set(range(1, 1001)) - set(damaged) <= set(shown)
     assert shown == sorted(set(shown), reverse=True)
-
-
-def damage(path: Path) -> list[int]:
-    """One row of the 1,000 after another, the latest first, has one value in one column; the ids of their requests."""
-    found = []
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE findings SET request = 1001 - id")  # each of the latest requests has one
-        db.execute("UPDATE own_requests SET request = 1001 - id")
-        db.execute("UPDATE checks SET request = 1001 - id")
-        for table in ("requests", "findings", "own_requests", "checks"):
-            key = "id" if table == "requests" else "request"
-            ids = [id_ for (id_,) in db.execute(f"SELECT {key} FROM {table} ORDER BY {key} DESC")]
-            columns = [name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")]
-            for n, (column, value) in enumerate(product([one for one in columns if one not in ("id", key)], DAMAGE)):
-                db.execute(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", (value, ids[n % len(ids)]))
-                found.append(ids[n % len(ids)])
-    return sorted(set(found))

@@ -1,4 +1,8 @@
-"""Recorded traffic, read from the database beside whatever writes to it."""
+"""Recorded traffic, read from the database beside whatever writes to it.
+
+A file can be damaged, and SQLite keeps any value in any column: a row that lacks something is left out, and where a
+value that may be missing is bad, it is missing.
+"""
 
 from __future__ import annotations
 
@@ -95,12 +99,40 @@ class WorkingSet:
     tokens: int  # of all these conversations, at their longest
 
 
-COLUMNS = ", ".join(field.name for field in fields(Request))
+# What a column holds where it is sound, by the type of its field; texts are more than any number.
+_SOUND = {
+    "int": "typeof({0}) = 'integer' AND {0} BETWEEN 0 AND 1e9",
+    "float": "+{} BETWEEN 0 AND 1e11",
+    "str": "typeof({}) = 'text'",
+}
+
+
+def _columns(kind: type[Request | Why], table: str) -> str:
+    """The columns of a kind of rows."""
+    return ", ".join(
+        f"iif({_SOUND[of].format(name)}, {name}, NULL)" if optional else name
+        for name, of, optional in _fields(kind, table)
+    )
+
+
+def _whole(kind: type[Request | Why], table: str) -> str:
+    """The condition that all is there which can't be missing."""
+    return " AND ".join(_SOUND[of].format(name) for name, of, optional in _fields(kind, table) if not optional)
+
+
+def _fields(kind: type[Request | Why], table: str) -> Iterator[tuple[str, str, bool]]:
+    """Each field's column, its type, and whether it may be missing."""
+    for field in fields(kind):
+        of, _, none = str(field.type).partition(" | ")
+        yield f"{table}.{field.name}", of, bool(none)
+
+
+COLUMNS, WHOLE = _columns(Request, "requests"), _whole(Request, "requests")
 
 
 def requests(path: Path, since: float = 0.0, latest: int | None = None) -> list[Request]:
     """The rows from `since` (unix time, s) on, the `latest` ones only, in the order of their ids. Raises Unreadable."""
-    query = f"SELECT {COLUMNS} FROM requests WHERE at >= ? ORDER BY id DESC LIMIT ?"
+    query = f"SELECT {COLUMNS} FROM requests WHERE at >= ? AND {WHOLE} ORDER BY id DESC LIMIT ?"
     rows = _rows(path, query, (since, -1 if latest is None else latest))
     return [Request(*row) for row in reversed(rows)]
 
@@ -108,14 +140,16 @@ def requests(path: Path, since: float = 0.0, latest: int | None = None) -> list[
 def each(path: Path, since: float = 0.0) -> Iterator[Request]:
     """The rows from `since` on in the order of their ids, however many they are: none is kept. Raises Unreadable."""
     with _reading(path) as db:
-        for row in db.execute(f"SELECT {COLUMNS} FROM requests WHERE at >= ? ORDER BY id", (since,)):
+        for row in db.execute(f"SELECT {COLUMNS} FROM requests WHERE at >= ? AND {WHOLE} ORDER BY id", (since,)):
             yield Request(*row)
 
 
 def own(path: Path, since: float = 0.0) -> Own | None:
     """toki's own requests for rows from `since` on; None where the database is of a toki that did not keep them."""
-    query = """
-        SELECT count(*), coalesce(sum(own.evaluated), 0), count(*) - count(own.evaluated)
+    sound = _SOUND["int"].format("own.evaluated")
+    query = f"""
+        SELECT count(*), CAST(total(own.evaluated) FILTER (WHERE {sound}) AS INTEGER),
+            count(*) - count(*) FILTER (WHERE {sound})
         FROM own_requests AS own JOIN requests ON requests.id = own.request WHERE requests.at >= ?"""
     rows = _rows_if_kept(path, query, since)
     return None if rows is None else Own(*rows[0])
@@ -123,8 +157,9 @@ def own(path: Path, since: float = 0.0) -> Own | None:
 
 def findings(path: Path, since: float = 0.0) -> list[Why] | None:
     """What was found about rows from `since` on; None where the database is of a toki that did not keep it."""
-    columns = ", ".join(f"findings.{field.name}" for field in fields(Why))
-    query = f"SELECT {columns} FROM findings JOIN requests ON requests.id = findings.request WHERE requests.at >= ?"
+    query = f"""
+        SELECT {_columns(Why, "findings")} FROM findings JOIN requests ON requests.id = findings.request
+        WHERE requests.at >= ? AND {_whole(Why, "findings")}"""
     rows = _rows_if_kept(path, query, since)
     return None if rows is None else [Why(*row) for row in rows]
 
@@ -179,6 +214,7 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
         raise Unreadable(f"there is no database at {path}")
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=BUSY_S, uri=True)) as db:
+            db.text_factory = lambda raw: raw.decode("utf-8", "replace")
             yield db
     except sqlite3.Error as error:
         raise Unreadable(f"{path} can't be read as toki's database: {error}") from error
