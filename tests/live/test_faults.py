@@ -137,7 +137,7 @@ def known_well(proxy: Mitmdump, topic: str) -> None:
         if len(rows) >= 6 and all(predicted == reused for predicted, reused in rows[-3:]):
             break
     else:
-        pytest.fail(f"never right: {rows}")
+        pytest.fail(f"never right: {rows}\n{proxy.log[-4000:]}")
     assert "addon/toki" not in proxy.log, "a traceback"
 
 
