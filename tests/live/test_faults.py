@@ -129,15 +129,20 @@ def conversation(proxy: Mitmdump, topic: str, *, chat: bool = False) -> Iterator
         yield row
 
 
-def known_well(proxy: Mitmdump, topic: str) -> None:
-    """Soon all predictions are exact: three in a row, as soon as toki has looked at the server again."""
-    rows = []
+def settled(proxy: Mitmdump, topic: str) -> bool:
+    """Whether a conversation ends with three exact predictions in a row, within MOST_TURNS."""
+    rows: list[tuple[int | None, int | None]] = []
     for row in islice(conversation(proxy, topic), MOST_TURNS):
         rows.append((row["predicted"], row["reused"]))
         if len(rows) >= 6 and all(predicted == reused for predicted, reused in rows[-3:]):
-            break
-    else:
-        pytest.fail(f"never right: {rows}\n{proxy.log[-4000:]}")
+            return True
+    return False
+
+
+def known_well(proxy: Mitmdump, topic: str) -> None:
+    """Soon all predictions are exact: three in a row, as soon as toki has looked at the server again. On a quick machine
+    a conversation may be over before that."""
+    until(lambda: settled(proxy, topic))
     assert "addon/toki" not in proxy.log, "a traceback"
 
 
