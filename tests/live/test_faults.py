@@ -140,8 +140,8 @@ def settled(proxy: Mitmdump, topic: str) -> bool:
 
 
 def known_well(proxy: Mitmdump, topic: str) -> None:
-    """Soon all predictions are exact: three in a row, as soon as toki has looked at the server again. On a quick machine
-    a conversation may be over before that."""
+    """Soon all predictions are exact: three in a row, as soon as toki has looked at the server again. On a quick
+    machine a conversation may be over before that."""
     until(lambda: settled(proxy, topic))
     assert "addon/toki" not in proxy.log, "a traceback"
 
