@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import Any
 from typing import Literal
 from typing import Self
+from urllib.parse import urlsplit
 
 import requests
 
@@ -138,6 +139,12 @@ class LlamaServer:
             start_new_session=True,
         )
         atexit.register(self.kill)
+
+    @property
+    def port(self) -> int:
+        port = urlsplit(self.url).port
+        assert port is not None
+        return port
 
     @property
     def running(self) -> bool:

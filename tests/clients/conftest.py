@@ -61,7 +61,7 @@ def server() -> Iterator[LlamaServer]:
 @pytest.fixture(scope="module")
 def proxy(server: LlamaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mitmdump]:
     """Before the server, which it knows already."""
-    with mitmdump(int(server.url.rpartition(":")[2]), tmp_path_factory.mktemp("proxy")) as running:
+    with mitmdump(server.port, tmp_path_factory.mktemp("proxy")) as running:
         until(lambda: known(running))
         yield running
 

@@ -57,7 +57,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     where = tmp_path_factory.mktemp("browser")
     with (
         start(tiny_model(), Flags(n_parallel=2, n_ctx=8192)) as server,
-        mitmdump(int(server.url.rpartition(":")[2]), where / "proxy", toki_text="true", toki_token=TOKEN) as proxy,
+        mitmdump(server.port, where / "proxy", toki_text="true", toki_token=TOKEN) as proxy,
     ):
         until(lambda: "getting to know" in proxy.log or "afresh" in proxy.log)
         healthy, clock = Talk(proxy), Talk(proxy)

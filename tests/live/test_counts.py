@@ -42,7 +42,7 @@ def rows_of(proxy: Mitmdump, total: int) -> list[dict[str, Any]]:
 def test_a_few_converted_bodies_are_counted_too(build: Build, tmp_path: Path) -> None:
     with (
         start(tiny_model(), Flags(n_parallel=2, n_ctx=4096), build) as server,
-        relay(int(server.url.rpartition(":")[2])) as wire,
+        relay(server.port) as wire,
         mitmdump(wire.port, tmp_path / "proxy") as proxy,
     ):
         total = 0

@@ -68,7 +68,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     saved = where / "flows"
     with (
         start(tiny_model(), Flags(n_parallel=2, n_ctx=8192)) as server,
-        mitmdump(int(server.url.rpartition(":")[2]), where / "proxy", SCRIPT, save_stream_file=str(saved)) as proxy,
+        mitmdump(server.port, where / "proxy", SCRIPT, save_stream_file=str(saved)) as proxy,
     ):
         until(lambda: "getting to know" in proxy.log or "afresh" in proxy.log)
         healthy = Talk(proxy)

@@ -78,7 +78,7 @@ def server() -> Iterator[LlamaServer]:
 
 @pytest.fixture(scope="module")
 def wire(server: LlamaServer) -> Iterator[Relay]:
-    with relay(port_of(server)) as running:
+    with relay(server.port) as running:
         yield running
 
 
@@ -89,10 +89,6 @@ def proxy(wire: Relay, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mit
     script.write_text(CLOCK)
     with mitmdump(wire.port, where, beside=[script]) as running:
         yield running
-
-
-def port_of(server: LlamaServer) -> int:
-    return int(server.url.rpartition(":")[2])
 
 
 def body(prompt: str, **more: Any) -> bytes:
@@ -158,7 +154,7 @@ def test_a_server_that_hangs(server: LlamaServer, wire: Relay, proxy: Mitmdump) 
     finally:
         os.kill(server.pid, signal.SIGCONT)
     asking.join(PATIENCE)
-    assert answers == [told(port_of(server), "hung")]
+    assert answers == [told(server.port, "hung")]
     row = proxy.row_of("hung")
     assert (row["status"], row["action"]) == (200, "passed")
     assert row["added_ms"] < 5000
@@ -252,7 +248,7 @@ class Between:
                     self.wfile.write(outer.answer)
                     self.close_connection = True
                     return
-                with closing(HTTPConnection(HOST, port_of(server), timeout=PATIENCE)) as connection:
+                with closing(HTTPConnection(HOST, server.port, timeout=PATIENCE)) as connection:
                     connection.request(self.command, self.path, sent, {"Content-Type": "application/json"})
                     answer = connection.getresponse()
                     status, content = answer.status, answer.read()
@@ -300,7 +296,7 @@ def test_look_ups_that_fail_or_lie(liar: tuple[LlamaServer, Between], lied_to: M
     rows = grow(lied_to, f"lies like {name}", 4, chat="template" in name)
     assert [row["status"] for row in rows] == [200] * 4
     assert {row["action"] for row in rows} == {"passed"}
-    assert through(lied_to, name)[0] == told(port_of(server), name)
+    assert through(lied_to, name)[0] == told(server.port, name)
     between.lie = None
     troubles = [line for line in lied_to.log[before:].splitlines() if "] toki: " in line]
     assert len(troubles) == len({line.partition("] ")[2] for line in troubles}), troubles
@@ -451,7 +447,7 @@ def test_a_clock_that_jumps(proxy: Mitmdump) -> None:
 def test_the_end_with_streams_and_held_requests_open(server: LlamaServer, tmp_path: Path) -> None:
     """All rows are there, nothing hangs, and no traceback."""
     with (
-        relay(port_of(server)) as wire,
+        relay(server.port) as wire,
         mitmdump(wire.port, tmp_path / "proxy", toki_deadline_ms="60000") as proxy,
         ExitStack() as stack,
     ):
@@ -504,10 +500,10 @@ def test_two_tokis_before_one_server(tmp_path: Path) -> None:
     """Each sees the other as a stranger at its server: answers stay right, and both write to one database."""
     with (
         start(tiny_model(), FLAGS) as server,
-        mitmdump(port_of(server), tmp_path / "one") as one,
-        mitmdump(port_of(server), tmp_path / "two", toki_db=str(tmp_path / "one" / "toki.db")) as two,
+        mitmdump(server.port, tmp_path / "one") as one,
+        mitmdump(server.port, tmp_path / "two", toki_db=str(tmp_path / "one" / "toki.db")) as two,
     ):
-        alone = {topic: told(port_of(server), topic * 200) for topic in ("rivers", "lakes")}
+        alone = {topic: told(server.port, topic * 200) for topic in ("rivers", "lakes")}
         found: list[tuple[str, Any]] = []
 
         def talk(proxy: Mitmdump, topic: str) -> None:
@@ -553,7 +549,7 @@ def test_a_loop_of_aborted_bodies(server: LlamaServer, wire: Relay, proxy: Mitmd
     assert found() == [(ids[number], "aborted", number) for number in range(1, ROUNDS)]
     assert sent() == ROUNDS
     known_well(proxy, "lakes")
-    assert through(proxy, prompt)[0] == told(port_of(server), prompt)
+    assert through(proxy, prompt)[0] == told(server.port, prompt)
 
 
 def test_a_connection_that_was_idle_for_long_is_not_used_again(wire: Relay, proxy: Mitmdump) -> None:

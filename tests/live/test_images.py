@@ -145,7 +145,7 @@ def way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     where = tmp_path_factory.mktemp("proxy")
     with (
         start(tiny_model(), FLAGS, build) as server,
-        relay(int(server.url.rpartition(":")[2])) as wire,
+        relay(server.port) as wire,
         mitmdump(wire.port, where, toki_server_flags=GIVEN, toki_deadline_ms=SLOW) as proxy,
     ):
         until(lambda: serve(proxy, "/completion", {"prompt": "Hello", "n_predict": 1})[1]["reason"] != UNKNOWN)

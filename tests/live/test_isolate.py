@@ -72,7 +72,7 @@ class Shop:
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
     flags, isolate = request.param
     with start(tiny_model(), flags) as server:
-        port = int(server.url.rpartition(":")[2])
+        port = server.port
         with mitmdump(port, tmp_path / "proxy", toki_isolate=isolate, toki_deadline_ms="10000") as proxy:
             yield Shop(proxy)
 

@@ -50,14 +50,10 @@ def way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     with (
         start(tiny_model(), FLAGS, request.param) as server,
         start(tiny_model(), FLAGS, request.param) as beside,
-        mitmdump(port_of(server), where, toki_server_flags=GIVEN, toki_deadline_ms=SLOW) as proxy,
+        mitmdump(server.port, where, toki_server_flags=GIVEN, toki_deadline_ms=SLOW) as proxy,
     ):
         until(lambda: serve(proxy, "Hello", "own")[1]["reason"] != UNKNOWN)
         yield Way(server, proxy, beside)
-
-
-def port_of(server: LlamaServer) -> int:
-    return int(server.url.rpartition(":")[2])
 
 
 def body(prompt: str, adapters: str) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class Bench:
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     server = start(tiny_window_model(), FLAGS)
-    port = int(server.url.rpartition(":")[2])
+    port = server.port
     try:
         with mitmdump(port, tmp_path_factory.mktemp("losses"), toki_mode="observe") as proxy:
             bench = Bench(server, proxy)
@@ -80,7 +80,7 @@ def test_a_window_can_not_go_back_to_a_branch(bench: Bench) -> None:
 def test_a_hybrid_model_can_not_go_back_either(tmp_path: Path) -> None:
     with (
         start(tiny_hybrid_model(), FLAGS) as server,
-        mitmdump(int(server.url.rpartition(":")[2]), tmp_path, toki_mode="observe") as proxy,
+        mitmdump(server.port, tmp_path, toki_mode="observe") as proxy,
     ):
         bench = Bench(server, proxy)
         head = words(300, "head")
@@ -92,7 +92,7 @@ def test_a_hybrid_model_can_not_go_back_either(tmp_path: Path) -> None:
 def test_a_restart_is_named(bench: Bench) -> None:
     ours = words(100, "before")
     bench.ask(ours, "one")
-    port = int(bench.server.url.rpartition(":")[2])
+    port = bench.server.port
     bench.server.stop()
     assert " 502 " in ask(bench.proxy.port, request("/completion", b'{"prompt":"down"}')).first
     known = bench.proxy.log.count("the flags of its process")

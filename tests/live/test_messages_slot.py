@@ -29,7 +29,7 @@ GIVEN = "--parallel 4 --cache-ram 0"
 def test_it_is_tried_once_and_found_to_be_ignored(build: Build, tmp_path: Path) -> None:
     with (
         start(tiny_model(), FLAGS, build) as server,
-        relay(int(server.url.rpartition(":")[2])) as wire,
+        relay(server.port) as wire,
         mitmdump(wire.port, tmp_path / "proxy", toki_server_flags=GIVEN) as proxy,
     ):
 

@@ -106,7 +106,7 @@ def test_a_server_sleeps_undisturbed_and_what_it_forgot_is_forgotten(tmp_path: P
     flags = SleepyFlags(n_parallel=2, n_ctx=2048)
     with (
         start(tiny_model(), flags) as server,
-        relay(int(server.url.rpartition(":")[2])) as wire,
+        relay(server.port) as wire,
         mitmdump(wire.port, tmp_path / "proxy", toki_server_flags="--parallel 2") as proxy,
     ):
 

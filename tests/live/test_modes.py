@@ -57,10 +57,6 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def port_of(server: LlamaServer) -> int:
-    return int(server.url.rpartition(":")[2])
-
-
 def body(model: str, **more: Any) -> bytes:
     fields = {"model": model, "messages": CHAT, "max_tokens": TOKENS, "temperature": 0, "seed": 7, "stream": True}
     return json.dumps(fields | more).encode()
@@ -280,7 +276,7 @@ def learn(proxy: Mitmdump, name: str, url: str) -> None:
 @pytest.mark.proxy
 def test_http2_over_tls_from_the_client(server: LlamaServer, tmp_path: Path) -> None:
     """By curl, which offers it first: mitmproxy takes a client's first offer, and httpx's is HTTP/1.1."""
-    with mitmdump(port_of(server), tmp_path / "proxy") as proxy:
+    with mitmdump(server.port, tmp_path / "proxy") as proxy:
         url = f"https://{HOST}:{proxy.port}/v1/chat/completions"
         command = ["curl", "-sS", "--http2", "--cacert", str(tmp_path / "proxy" / "mitmproxy-ca-cert.pem")]
         wanted = direct(server)
@@ -327,7 +323,7 @@ def test_mitmweb_keeps_no_more_than_it_may(server: LlamaServer, tmp_path: Path) 
     options: dict[str, Any] = {"web_open_browser": "false", "web_port": str(web_port), "web_password": "secret"}
     if "web_password" not in printed([str(Path(sys.executable).with_name("mitmweb")), "--options"]):
         del options["web_password"]  # mitmproxy 11
-    with mitmdump(port_of(server), tmp_path / "web", program="mitmweb", **options) as proxy:
+    with mitmdump(server.port, tmp_path / "web", program="mitmweb", **options) as proxy:
         url = f"http://{HOST}:{proxy.port}"
         streams(server, proxy, url, "web", trust_env=False)
         with requests.Session() as session:
@@ -412,7 +408,7 @@ def test_transparent_mode(tmp_path: Path) -> None:
 
 
 def test_64_clients_at_once(server: LlamaServer, tmp_path: Path) -> None:
-    with mitmdump(port_of(server), tmp_path / "proxy") as proxy:
+    with mitmdump(server.port, tmp_path / "proxy") as proxy:
         learn(proxy, "64", f"http://{HOST}:{proxy.port}")
 
         def talk(number: int) -> None:
@@ -433,7 +429,7 @@ def test_64_clients_at_once(server: LlamaServer, tmp_path: Path) -> None:
 @pytest.mark.parametrize("stage", ["before its answer", "stream"])
 def test_the_same_body_again_after_its_client_left(server: LlamaServer, tmp_path: Path, stage: str) -> None:
     """Four times: what toki believes of a request that was left must not spoil the next."""
-    with mitmdump(port_of(server), tmp_path / "proxy") as proxy:
+    with mitmdump(server.port, tmp_path / "proxy") as proxy:
         learn(proxy, stage, f"http://{HOST}:{proxy.port}")
         for number in range(4):
             fields = {
@@ -459,8 +455,8 @@ def test_two_tokis_notice_each_other(tmp_path: Path) -> None:
     """Each meets requests that it did not send. Both notice, steer nothing for a while, and answers stay whole."""
     with (
         start(tiny_model(), Flags(n_parallel=4, n_ctx=16384)) as server,
-        mitmdump(port_of(server), tmp_path / "one") as one,
-        mitmdump(port_of(server), tmp_path / "two") as two,
+        mitmdump(server.port, tmp_path / "one") as one,
+        mitmdump(server.port, tmp_path / "two") as two,
     ):
         both = (one, two)
         for proxy in both:

@@ -67,7 +67,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     regular, dead, nowhere = free_port(), free_port(), free_port()
     with (
         start(tiny_model(), Flags(n_parallel=2, n_ctx=8192)) as server,
-        relay(int(server.url.rpartition(":")[2])) as between,
+        relay(server.port) as between,
     ):
         modes = [
             f"reverse:http://{HOST}:{between.port}@{HOST}:{{port}}",
@@ -92,7 +92,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
 @pytest.mark.parametrize("build", BUILDS)
 def test_the_server_has_nothing_there_that_could_be_hidden(build: Any) -> None:
     with start(tiny_model(), Flags(), build) as server:
-        port = int(server.url.rpartition(":")[2])
+        port = server.port
         for path in (ROOT, f"{ROOT}/", f"{ROOT}/metrics"):
             assert " 404 " in ask(port, request(path, method="GET")).first
 

@@ -47,7 +47,7 @@ def server() -> Iterator[LlamaServer]:
 
 @pytest.fixture(scope="module")
 def proxy(server: LlamaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mitmdump]:
-    port = int(server.url.rpartition(":")[2])
+    port = server.port
     with mitmdump(port, tmp_path_factory.mktemp("proxy"), toki_ping_s="1") as running:
         yield running
 
@@ -119,7 +119,7 @@ def paused(server: LlamaServer, listening: Listening) -> Iterator[None]:
 def test_an_sdk_hears_pings_and_gets_its_answer(
     name: str, server: LlamaServer, proxied: Sdks, listening: Listening
 ) -> None:
-    direct = sdks(int(server.url.rpartition(":")[2]))
+    direct = sdks(server.port)
     with paused(server, listening):
         answer = shown(CALLS[name](proxied))
     assert listening.heard.startswith(PING)
@@ -149,7 +149,7 @@ def test_without_a_stream_there_is_nothing_to_ping(server: LlamaServer, proxy: M
 
 @pytest.mark.parametrize("mode", ["observe", "off"])
 def test_a_stream_that_was_not_held_hears_pings_too(server: LlamaServer, tmp_path: Path, mode: str) -> None:
-    port = int(server.url.rpartition(":")[2])
+    port = server.port
     with mitmdump(port, tmp_path / mode, toki_ping_s="1", toki_mode=mode) as proxy, Client(proxy.port) as client:
         os.kill(server.pid, signal.SIGSTOP)
         try:

@@ -71,7 +71,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[LlamaServer]:
 
 @pytest.fixture(scope="module")
 def wire(server: LlamaServer) -> Iterator[Relay]:
-    with relay(port_of(server)) as running:
+    with relay(server.port) as running:
         yield running
 
 
@@ -91,12 +91,8 @@ def one_server() -> Iterator[LlamaServer]:
 
 @pytest.fixture(scope="module")
 def one_wire(one_server: LlamaServer) -> Iterator[Relay]:
-    with relay(port_of(one_server)) as running:
+    with relay(one_server.port) as running:
         yield running
-
-
-def port_of(server: LlamaServer) -> int:
-    return int(server.url.rpartition(":")[2])
 
 
 def body(fields: dict[str, Any], **more: Any) -> bytes:
@@ -147,8 +143,8 @@ def lines_of(head: bytes) -> list[bytes]:
 def test_an_answer_equals_a_direct_one(server: LlamaServer, proxy: Mitmdump, path: str, stream: bool) -> None:
     model = f"{path} {stream}"
     data = request(path, body(BODIES[path], stream=stream, model=model))
-    ask(port_of(server), data)  # so that both find the same cache
-    direct = ask(port_of(server), data)
+    ask(server.port, data)  # so that both find the same cache
+    direct = ask(server.port, data)
     proxied = ask(proxy.port, data)
     assert content(proxied) == content(direct)
     assert lines_of(proxied.head) == lines_of(direct.head)
@@ -204,7 +200,7 @@ def test_a_row_is_there_within_a_second(proxy: Mitmdump) -> None:
 def test_a_body_of_a_megabyte(server: LlamaServer, proxy: Mitmdump, wire: Relay) -> None:
     sent = body({"prompt": "megabyte " + "x" * 2**20, "n_predict": 1})
     answer = ask(proxy.port, request("/completion", sent))
-    assert answer.first == ask(port_of(server), request("/completion", sent)).first
+    assert answer.first == ask(server.port, request("/completion", sent)).first
     assert wire.requests("/completion")[-1].body == sent
     noted = body({"prompt": "short", "n_predict": 1, "note": "n" * 2**20, "model": "noted"})
     assert ask(proxy.port, request("/completion", noted)).first.endswith("200 OK")
@@ -217,7 +213,7 @@ def test_a_body_of_a_megabyte(server: LlamaServer, proxy: Mitmdump, wire: Relay)
 )
 def test_a_bad_body_gets_the_servers_own_error(server: LlamaServer, proxy: Mitmdump, sent: bytes) -> None:
     data = request("/completion", sent)
-    direct, proxied = ask(port_of(server), data), ask(proxy.port, data)
+    direct, proxied = ask(server.port, data), ask(proxy.port, data)
     assert proxied.first == direct.first
     assert proxied.body == direct.body or proxied.first.endswith("200 OK")
 
@@ -319,11 +315,11 @@ def test_a_server_that_dies_and_comes_back(build: Build, tmp_path: Path) -> None
 def test_api_keys(build: Build, tmp_path: Path) -> None:
     with (
         start(tiny_model(), Flags(n_ctx=2048, api_key="right"), build) as server,
-        mitmdump(port_of(server), tmp_path / "proxy") as proxy,
+        mitmdump(server.port, tmp_path / "proxy") as proxy,
     ):
         for headers in ("", "Authorization: Bearer wrong\r\n"):
             data = request("/completion", body({"prompt": "key", "n_predict": 1}), headers=headers)
-            direct, proxied = ask(port_of(server), data), ask(proxy.port, data)
+            direct, proxied = ask(server.port, data), ask(proxy.port, data)
             assert direct.first.startswith("HTTP/1.1 401")
             assert (proxied.first, proxied.body) == (direct.first, direct.body)
         warm(proxy, "Authorization: Bearer right\r\n")
@@ -341,7 +337,7 @@ def test_api_keys(build: Build, tmp_path: Path) -> None:
 def test_without_slots(build: Build, tmp_path: Path) -> None:
     with (
         start(tiny_model(), Flags(n_ctx=2048, slots=False), build) as server,
-        mitmdump(port_of(server), tmp_path / "proxy") as proxy,
+        mitmdump(server.port, tmp_path / "proxy") as proxy,
     ):
         warm(proxy)
         assert complete(proxy, "no slots").first.endswith("200 OK")
@@ -364,7 +360,7 @@ def bodies_that_reach(where: Path, slot_save_path: str | None) -> list[bytes]:
     """What a server gets of twelve prompts to /completion; its slots are neither saved nor restored."""
     with (
         start(tiny_model(), Flags(n_parallel=4, n_ctx=8192, slot_save_path=slot_save_path)) as server,
-        relay(port_of(server)) as wire,
+        relay(server.port) as wire,
         mitmdump(wire.port, where, toki_mode="pin", toki_deadline_ms="20000") as proxy,
     ):
         warm(proxy)

@@ -159,13 +159,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[LlamaServer]:
 
 @pytest.fixture(scope="module")
 def proxy(server: LlamaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mitmdump]:
-    with mitmdump(port_of(server), tmp_path_factory.mktemp("proxy")) as running:
+    with mitmdump(server.port, tmp_path_factory.mktemp("proxy")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def direct(server: LlamaServer) -> Sdks:
-    return sdks(port_of(server))
+    return sdks(server.port)
 
 
 @pytest.fixture(scope="module")
@@ -181,10 +181,6 @@ def proxied(proxy: Mitmdump) -> Sdks:
 
     until(known)
     return at
-
-
-def port_of(server: LlamaServer) -> int:
-    return int(server.url.rpartition(":")[2])
 
 
 def masked(value: Any) -> Any:

@@ -101,7 +101,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     where = tmp_path_factory.mktemp("secrets")
     flows, events = where / "flows", where / "events"
     with start(tiny_model(), Flags(n_parallel=2, n_ctx=4096, api_key=KEY)) as server:
-        port = int(server.url.rpartition(":")[2])
+        port = server.port
         with mitmdump(
             port,
             where,

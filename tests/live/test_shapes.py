@@ -88,7 +88,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[LlamaServer]:
 
 @pytest.fixture(scope="module")
 def wire(server: LlamaServer) -> Iterator[Relay]:
-    with relay(port_of(server)) as running:
+    with relay(server.port) as running:
         yield running
 
 
@@ -101,10 +101,6 @@ def proxy(wire: Relay, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mit
 
         until(known)
         yield running
-
-
-def port_of(server: LlamaServer) -> int:
-    return int(server.url.rpartition(":")[2])
 
 
 def served(proxy: Mitmdump, path: str, sent: bytes) -> tuple[Message, dict[str, Any]]:
@@ -152,7 +148,7 @@ def test_figures_are_read_where_they_are_and_nothing_more_is_asked_for(
 def test_broken_bodies_get_the_servers_own_errors(server: LlamaServer, proxy: Mitmdump, wire: Relay, path: str) -> None:
     asked = len(arrived(wire, path))
     for sent in BROKEN:
-        direct = ask(port_of(server), request(path, sent))
+        direct = ask(server.port, request(path, sent))
         answer, row = served(proxy, path, sent)
         assert heads(answer) == heads(direct)
         if row["status"] != 200:
@@ -189,7 +185,7 @@ def test_fuzzed_bodies_pass_unmodified(server: LlamaServer, proxy: Mitmdump, wir
     asked = len(arrived(wire, path))
     fuzzed = [mutated(body, chance) for _ in range(25)]
     for sent in fuzzed:
-        direct = ask(port_of(server), request(path, sent))
+        direct = ask(server.port, request(path, sent))
         answer = ask(proxy.port, request(path, sent))
         assert answer.first == direct.first
         if not direct.first.endswith("200 OK"):

@@ -49,7 +49,7 @@ def main(where: Path) -> None:
         os.setegid(GROUP)
         with mitmdump(0, where / "proxy", modes=[f"transparent@{HOST}:{{port}}"], toki_server=server.url) as proxy:
             os.setegid(0)
-            rules = RULES.format(server=server.url.rpartition(":")[2], group=GROUP, proxy=proxy.port)
+            rules = RULES.format(server=server.port, group=GROUP, proxy=proxy.port)
             subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True)
             check(proxy, server.url, wanted)
 
