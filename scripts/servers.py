@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -38,6 +39,7 @@ import tiny_model as tiny
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 HOST = "127.0.0.1"
+FIRST_PORT, LAST_PORT = 16_000, 32_000
 PLAIN = "plain-"  # what names of models with plain weights begin with
 
 Build = Literal["skulk", "xllamacpp"]
@@ -248,11 +250,22 @@ def _wait_until_ready(server: LlamaServer, api_key: str | None, deadline: float)
     raise RuntimeError(f"llama-server ({server.build}) ended at its start; it printed:\n{server.tail()}")
 
 
+_places = itertools.count(os.getpid() * 97)  # 97 apart where processes were started one after another
+
+
 def free_port() -> int:
-    """A TCP port of the loopback interface that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
+    """A TCP port of the loopback interface that was free a moment ago, and that no one else is likely to take by now.
+
+    It lies below the ports that the kernel gives out (32768 and up on Linux): one of those may become the client's end
+    of any connection before it is listened on. Each process counts up from a place of its own.
+    """
+    while True:
+        port = FIRST_PORT + next(_places) % (LAST_PORT - FIRST_PORT)
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue  # somebody listens there
         return port
 
 

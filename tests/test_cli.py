@@ -18,6 +18,7 @@ import requests
 from tests.answering import Answering
 from tests.answering import answering
 
+from servers import free_port
 from toki import __version__
 from toki.cli import CannotRun
 from toki.cli import addon_script
@@ -41,13 +42,6 @@ class Upstream(Answering):
 def upstream() -> Iterator[str]:
     with answering(Upstream) as port:
         yield f"http://127.0.0.1:{port}"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
