@@ -198,6 +198,31 @@ def test_a_look_up_is_sent_again_on_a_broken_kept_connection() -> None:
     assert served.connections == 2
 
 
+def test_a_kept_connection_that_the_server_closed_is_told_once() -> None:
+    closes = "X-Says: Connection: close\r\n"  # to the server of these tests, not to the client
+    answers = [http([]), http([], headers=closes), http([])]
+    with wire(lambda *_: answers[len(served.requests) - 1]) as served, backend(served.url) as server:
+        assert not server.hung_up()  # none is kept
+        server.slots(AUTH, TIMEOUT)
+        assert not server.hung_up()
+        server.slots(AUTH, TIMEOUT)
+        deadline = time.monotonic() + TIMEOUT
+        while not server.hung_up():
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        assert not server.hung_up()
+        server.slots(AUTH, TIMEOUT)
+        assert not server.hung_up()
+    assert served.connections == 2
+
+
+def test_a_connection_that_the_server_closed_as_it_said_tells_nothing() -> None:
+    with wire(lambda *_: http([], headers="Connection: close\r\n")) as served, backend(served.url) as server:
+        server.slots(AUTH, TIMEOUT)
+        time.sleep(0.05)  # it is closed by then
+        assert not server.hung_up()
+
+
 def test_a_completion_is_never_sent_again() -> None:
     seen: list[bytes] = []
     with wire(breaks_second(seen)) as served, backend(served.url) as server:

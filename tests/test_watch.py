@@ -338,6 +338,36 @@ async def test_after_a_pause_the_server_may_have_forgotten_all(
     assert bench.script.count("/props") == asked
 
 
+@pytest.mark.parametrize("tasks", [[9, -1, -1, -1], [-1, -1, -1, -1]], ids=["the same server", "another one"])
+async def test_a_server_that_closed_a_connection_is_looked_at_without_a_pause(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tasks: list[int]
+) -> None:
+    monkeypatch.setattr(bench.backend, "hung_up", lambda: True)
+    bench.script.tasks = [8, -1, -1, -1]
+    bench.watch.arrived(GOOD)
+    await until(lambda: bench.watch.known)
+    bench.end()
+    await bench.idle()
+    bench.script.tasks = tasks
+    bench.events.clear()
+    await bench.watch.roused(sent=False)
+    assert bench.watch.known
+    assert len(bench.told(Restarted)) == (tasks[0] < 8)
+
+
+async def test_no_look_at_a_server_that_closed_a_connection_while_it_drops_a_prefill(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "QUIET", 60.0)
+    monkeypatch.setattr(bench.backend, "hung_up", lambda: True)
+    bench.watch.arrived(GOOD)
+    await until(lambda: bench.watch.known)
+    bench.end(accepted=False, gone_in_prefill=True)
+    bench.script.calls.clear()
+    await bench.watch.roused(sent=False)
+    assert (bench.script.count("/props"), bench.script.count("/slots")) == (1, 0)
+
+
 async def test_a_fault_does_not_end_the_watch(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.watch.arrived(GOOD)
     await until(lambda: bench.watch.known)

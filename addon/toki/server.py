@@ -21,11 +21,14 @@ import numpy as np
 import numpy.typing as npt
 import requests
 from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool
 from urllib3 import disable_warnings
+from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
 from urllib3.exceptions import InsecureRequestWarning
 from urllib3.exceptions import ProtocolError
 from urllib3.exceptions import TimeoutError as ReadTimeout
+from urllib3.util.connection import is_connection_dropped
 
 from toki.engine.embedding import average
 from toki.engine.embedding import segments
@@ -106,13 +109,23 @@ class LlamaServerBackend:
         self._session.headers.clear()
         self._session.headers.update({"User-Agent": "toki", "Accept-Encoding": "identity"})
         self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-        adapter = HTTPAdapter(pool_maxsize=CONNECTIONS, max_retries=0)
-        self._session.mount("http://", adapter)
-        self._session.mount("https://", adapter)
+        self._adapter = HTTPAdapter(pool_maxsize=CONNECTIONS, max_retries=0)
+        self._session.mount("http://", self._adapter)
+        self._session.mount("https://", self._adapter)
 
     def close(self) -> None:
         """Close the kept connections."""
         self._session.close()
+
+    def hung_up(self) -> bool:
+        """Whether a server closed a kept connection since this was asked last: it was idle for some seconds, or that
+        server is no more. Takes no time."""
+        pools = self._adapter.poolmanager.pools
+        idle = [one for key in set(pools.keys()) for one in _idle(pools.get(key))]
+        if not any(map(is_connection_dropped, idle)):
+            return False
+        self._session.close()  # the next call opens a new one
+        return True
 
     def props(self, auth: Auth, timeout: float, model: str = "") -> Props:
         """What the server says of itself."""
@@ -379,6 +392,12 @@ class _Behind(LlamaServerBackend):
 
 class _Broken(ServerError):
     """The connection ended before a whole answer was there: a kept connection that the server had given up."""
+
+
+def _idle(pool: HTTPConnectionPool | None) -> list[HTTPConnection]:
+    """Its connections that are open and not in use."""
+    kept = list(getattr(pool and pool.pool, "queue", ()))  # at once: other threads take from it
+    return [one for one in kept if one is not None and one.sock is not None]
 
 
 def _is_broken(error: Exception) -> bool:

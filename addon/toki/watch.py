@@ -160,12 +160,16 @@ class Watch:
         self._ended_at = 0.0
 
     async def roused(self, sent: bool) -> None:
-        """After a pause: find out whether the server fell asleep, was replaced by another, or a router unloaded the
-        model, so that nothing is left of what it held. /props wakes none; the look-ups that follow would hide it.
+        """After a pause, or a connection that it closed: find out whether the server fell asleep, was replaced by
+        another, or a router unloaded the model, so that nothing is left of what it held. /props wakes none; the
+        look-ups that follow would hide it.
 
         `sent`: the request that ends the pause is on its way already.
         """
-        if not self._known or self._in_flight > sent or time.monotonic() < self._ended_at + AWAKE:
+        if not self._known or self._in_flight > sent:
+            return
+        hung_up = self._backend.hung_up()
+        if time.monotonic() < self._ended_at + AWAKE and not hung_up:
             return
         try:
             props: Props = await self._submit(self._backend.props, self._auth, TIMEOUT, model=self._model)
@@ -182,7 +186,7 @@ class Watch:
     async def _was_replaced(self, props: Props) -> bool:
         if _facts(props) != self._facts:
             return True
-        looked = await self._look()
+        looked = await self._look() if time.monotonic() >= self._quiet_until else None
         return looked is not None and self._is_another(looked)
 
     def look_soon(self) -> None:
