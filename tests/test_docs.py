@@ -28,6 +28,7 @@ from toki.inspect import comparison
 from toki.inspect import explain
 from toki.inspect import inspector
 from toki.inspect.finding import Cause
+from toki.inspect.records import Request
 from toki.page import metrics
 from toki.page import model
 from toki.page import where
@@ -118,6 +119,7 @@ def rows_under(heading: str) -> list[str]:
 def test_columns_are_explained() -> None:
     explained = [name for cell in rows_under("Column") for name in spans(cell)]
     assert sorted(explained) == sorted(["id", *COLUMNS])
+    assert [field.name for field in fields(Request)] == ["id", *COLUMNS], "what readers know of them"
 
 
 def test_modes_are_explained() -> None:

@@ -67,8 +67,8 @@ def chats(seed: int, count: int, conversations: int = 5) -> list[Request]:
             parent, shared, conversation = (1, 300, key) if found else (None, 0, key)
         length = max(shared, 300) + draw.randrange(50, 400)
         latest[speaker] = Request(
-            *(key, 60.0 * key, conversation, "/v1/chat/completions", "m", 200, length, 20, parent, shared),
-            *(0, 0, 0, length, "miss", "passed", "", 5.0, 1.0, 900.0),
+            *(key, 60.0 * key, conversation, "/v1/chat/completions", "m", 200, True, length, 20, parent, shared, None),
+            *(0, 0, 0, length, "miss", None, "passed", "", 5.0, 1.0, 900.0),
         )
         found.append(latest[speaker])
     return found

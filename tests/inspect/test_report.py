@@ -162,7 +162,7 @@ def test_causes_are_summed_and_advised(path: Path) -> None:
 
 def test_advice() -> None:
     good = Request(
-        *(1, 0.0, 1, "/completion", "m", 200, 1000, 8, None, 0, 0, 0, 0, 1000, "miss", "passed", ""),
+        *(1, 0.0, 1, "/completion", "m", 200, False, 1000, 8, None, 0, None, 0, 0, 0, 1000, "miss", None, "passed", ""),
         *(5.0, 2.0, 900.0),
     )
     assert report([good] * 20, OwnSums(), [], None).advice == ()
@@ -220,7 +220,7 @@ def test_command(path: Path, capsys: pytest.CaptureFixture[str], form: str) -> N
 def test_whatever_a_row_holds_is_shown_harmlessly(odd: str) -> None:
     """A client chooses its model's name, and a database may come from anyone."""
     sent = Request(
-        *(1, 0.0, 1, f"/{odd}", odd, 200, 1000, 8, None, 0, 0, 0, 0, 1000, "miss", "passed", odd),
+        *(1, 0.0, 1, f"/{odd}", odd, 200, False, 1000, 8, None, 0, None, 0, 0, 0, 1000, "miss", None, "passed", odd),
         *(5.0, 2.0, 900.0),
     )
     found = report([sent, replace(sent, action=odd)], OwnSums(), [Why(1, odd, odd, 900, 1.0, 1, odd, odd)], None)

@@ -154,8 +154,8 @@ def test_a_request_is_read_as_it_was_recorded(history: History, tmp_path: Path) 
     found = history.request(500)
     (row,) = [row for row in rows(tmp_path / "toki.db") if row.id == 500]
     assert found is not None
-    assert found.stream is True
-    assert (found.at, found.prompt_tokens, found.reason) == (row.at, row.prompt_tokens, row.reason)
+    assert found == row
+    assert found.stream is row.stream is True
     assert history.request(10**6) is None
     assert history.request(2**63 - 1) is None
 

@@ -26,7 +26,8 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One row of `requests`: see the README. Lengths in tokens, `at` in seconds of unix time; None: not known."""
+    """One row of `requests`, all of its columns in their order: see the README. Whatever reads them takes their names
+    from here. Lengths in tokens, `at` in seconds of unix time; None: not known."""
 
     id: int
     at: float
@@ -34,15 +35,18 @@ class Request:
     endpoint: str
     model: str
     status: int | None
+    stream: bool
     prompt_tokens: int | None
     reply_tokens: int | None
     parent: int | None
     shared: int
+    similarity: float | None
     predicted: int | None
     alone: int | None
     reused: int | None
     evaluated: int | None
     outcome: str
+    slot: int | None
     action: str
     reason: str
     first_byte_ms: float | None
@@ -104,6 +108,7 @@ _SOUND = {
     "int": "typeof({0}) = 'integer' AND {0} BETWEEN 0 AND 1e9",
     "float": "+{} BETWEEN 0 AND 1e11",
     "str": "typeof({}) = 'text'",
+    "bool": "{} IN (0, 1)",
 }
 
 
@@ -128,20 +133,28 @@ def _fields(kind: type[Request | Why], table: str) -> Iterator[tuple[str, str, b
 
 
 COLUMNS, WHOLE = _columns(Request, "requests"), _whole(Request, "requests")
+_STREAM = [field.name for field in fields(Request)].index("stream")
 
 
 def requests(path: Path, since: float = 0.0, latest: int | None = None) -> list[Request]:
     """The rows from `since` (unix time, s) on, the `latest` ones only, in the order of their ids. Raises Unreadable."""
     query = f"SELECT {COLUMNS} FROM requests WHERE at >= ? AND {WHOLE} ORDER BY id DESC LIMIT ?"
     rows = _rows(path, query, (since, -1 if latest is None else latest))
-    return [Request(*row) for row in reversed(rows)]
+    return [_request(row) for row in reversed(rows)]
 
 
 def each(path: Path, since: float = 0.0) -> Iterator[Request]:
     """The rows from `since` on in the order of their ids, however many they are: none is kept. Raises Unreadable."""
     with _reading(path) as db:
         for row in db.execute(f"SELECT {COLUMNS} FROM requests WHERE at >= ? AND {WHOLE} ORDER BY id", (since,)):
-            yield Request(*row)
+            yield _request(row)
+
+
+def _request(row: Sequence[Any]) -> Request:
+    """Of its columns; SQLite has no truth values."""
+    values = list(row)
+    values[_STREAM] = bool(values[_STREAM])
+    return Request(*values)
 
 
 def own(path: Path, since: float = 0.0) -> Own | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from toki.inspect.records import Request
 from toki.page import charts
 from toki.page.html import Html
 from toki.page.html import join
@@ -12,7 +13,6 @@ from toki.page.model import Diff
 from toki.page.model import Found
 from toki.page.model import Memory
 from toki.page.model import Place
-from toki.page.model import Request
 from toki.page.model import RequestView
 from toki.page.model import Why
 from toki.page.shell import colour

@@ -24,6 +24,7 @@ from typing import get_type_hints
 
 from toki.inspect.finding import WHAT
 from toki.inspect.finding import Cause as Known
+from toki.inspect.records import Request
 from toki.page.model import Bar
 from toki.page.model import Cause
 from toki.page.model import Check
@@ -31,7 +32,6 @@ from toki.page.model import Checks
 from toki.page.model import Conversation
 from toki.page.model import Listed
 from toki.page.model import Own
-from toki.page.model import Request
 from toki.page.model import Sums
 from toki.page.model import Turn
 from toki.page.model import Why

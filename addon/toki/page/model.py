@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from toki.inspect.records import Request
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -103,35 +105,6 @@ class Cause:
     seconds: float | None
     example: int
     verdict: str
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One recorded request, as in the table `requests`."""
-
-    id: int
-    at: float
-    conversation: int
-    endpoint: str
-    model: str
-    status: int | None
-    stream: bool
-    prompt_tokens: int | None
-    reply_tokens: int | None
-    parent: int | None
-    shared: int
-    similarity: float | None
-    predicted: int | None
-    alone: int | None
-    reused: int | None
-    evaluated: int | None
-    outcome: str
-    slot: int | None
-    action: str
-    reason: str
-    first_byte_ms: float | None
-    added_ms: float
-    total_ms: float
 
 
 @dataclass(frozen=True, slots=True)
