@@ -105,8 +105,8 @@ def test_what_is_nested_too_deeply_to_be_compared_does_not() -> None:
         return Turn(body, endpoints.ENDPOINTS[0].read(body), size, Auth())
 
     turns = Turns()
-    turns.add(1, asked([nested(1)], 1000))
-    turns.add(2, asked([nested(2), ANSWER, NEXT], 1001))
+    turns.add(1, asked([nested(1)], 1000), None)
+    turns.add(2, asked([nested(2), ANSWER, NEXT], 1001), None)
     assert turns.before(asked([nested(3), ANSWER, NEXT, ANSWER, NEXT], 1002)) is None
 
 
@@ -114,17 +114,20 @@ def test_of_many_chats_the_latest_turn_that_goes_on_is_found() -> None:
     turns = Turns(count=3)
     chats = [{**CHAT, "messages": [CHAT["messages"][0], {"role": "user", "content": f"{n}"}]} for n in range(4)]
     for key, chat in enumerate(chats):
-        turns.add(key, turn(chat))
+        turns.add(key, turn(chat), None)
     later = [turn({**chat, "messages": [*chat["messages"], ANSWER, NEXT]}) for chat in chats]
     assert [turns.before(one) for one in later] == [None, 1, 2, 3]  # the oldest is forgotten
-    turns.add(9, later[2])
-    assert turns.before(later[2]) is None  # nothing goes on from itself
+    turns.add(9, later[2], 2)
+    assert turns.before(later[2]) is None  # nothing goes on from itself, and what it went on from is gone
     assert turns.before(later[1]) == 1
-    assert turns.before(turn({**CHAT, "messages": [*later[2].body["messages"], ANSWER, NEXT]})) == 9
+    after = turn({**CHAT, "messages": [*later[2].body["messages"], ANSWER, NEXT]})
+    assert turns.before(after) == 9
+    turns.add(10, later[0], 0)  # the one that it went on from was forgotten while it ran
+    assert [turns.before(one) for one in (later[1], later[3], after)] == [None, 3, 9]
 
 
 def test_large_bodies_push_out_earlier_ones() -> None:
     turns = Turns(limit=3 * turn(CHAT).size)
     for key in range(5):
-        turns.add(key, turn({**CHAT, "model": f"{key}"}))
+        turns.add(key, turn({**CHAT, "model": f"{key}"}), None)
     assert [turns.before(turn({**LATER, "model": f"{key}"})) for key in range(5)] == [None, None, 2, 3, 4]

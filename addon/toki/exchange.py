@@ -117,6 +117,7 @@ class Exchange:
         self._ask = Ask(endpoint.name, unknown="not read yet", owner=owner)
         self._prompts = upstream.prompts  # what reads this request
         self._turn: Turn | None = None  # what it asks, once that is read
+        self._earlier: int | None = None  # the request that it goes on from
         self._looked: Looked | None = None
         self._go = asyncio.Event()  # nothing that is still being read can change the decision
         self._parsed = asyncio.Event()  # what the body asks for is known, as far as it can be
@@ -363,7 +364,8 @@ class Exchange:
             self._go.set()
         elif not self._owner:
             self._turn = Turn(body, question, len(self.content), self._auth)
-            if upstream.goes_on(self._turn):
+            self._earlier = upstream.before(self._turn)
+            if self._earlier is not None and upstream.lets_go_on(self._earlier):
                 self._ask = replace(self._ask, unknown=ONWARD)
                 self._go.set()
         self._asked = asked = _asked(body, question)
@@ -527,7 +529,7 @@ class Exchange:
         now = time.monotonic()
         status = self._status if self._status != 200 else self._answered
         if self._turn is not None and status == 200:
-            self._upstream.answered(self.key, self._turn)
+            self._upstream.answered(self.key, self._turn, self._earlier)
         self._turn = None
         self._end(Answered(self.key, now, status, self._measured(finished=True)), now)
         if status >= 500:

@@ -69,10 +69,10 @@ class Turns:
         self._limit = limit
         self._by_key: dict[int, Turn] = {}
 
-    def add(self, key: int, turn: Turn) -> None:
-        """A request was answered; what it goes on from is of no more use."""
-        if (earlier := self.before(turn)) is not None:
-            del self._by_key[earlier]
+    def add(self, key: int, turn: Turn, earlier: int | None) -> None:
+        """A request was answered; the `earlier` one that it goes on from is of no more use."""
+        if earlier is not None:
+            self._by_key.pop(earlier, None)  # others may have pushed it out meanwhile
         self._by_key[key] = turn
         while len(self._by_key) > self._count or sum(one.size for one in self._by_key.values()) > self._limit:
             del self._by_key[next(iter(self._by_key))]

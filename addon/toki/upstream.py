@@ -245,14 +245,17 @@ class Upstream:
         except TimeoutError:
             pass
 
-    def goes_on(self, turn: Turn) -> bool:
-        """Whether a request goes on where an earlier one ended, and needs no decision for that."""
-        key = self._turns.before(turn)
-        return key is not None and self._engine.lets_go_on(key)
+    def before(self, turn: Turn) -> int | None:
+        """The latest request where a new one goes on."""
+        return self._turns.before(turn)
 
-    def answered(self, key: int, turn: Turn) -> None:
-        """A request has got its whole answer."""
-        self._turns.add(key, turn)
+    def lets_go_on(self, earlier: int) -> bool:
+        """Whether a request that goes on where an earlier one ended needs no decision for that."""
+        return self._engine.lets_go_on(earlier)
+
+    def answered(self, key: int, turn: Turn, earlier: int | None) -> None:
+        """A request, which goes on where an `earlier` one ended if there is one, has got its whole answer."""
+        self._turns.add(key, turn, earlier)
 
     @contextlib.contextmanager
     def reading(self, size: int) -> Iterator[None]:
