@@ -64,6 +64,7 @@ class Flags:
     n_parallel: int | None = _flag("n_parallel", "--parallel")
     n_ctx: int | None = _flag("n_ctx", "--ctx-size")
     kv_unified: bool | None = _flag("kv_unified", "--kv-unified", "--no-kv-unified")
+    kv_unified_per_slot: int | None = _flag("kv_unified_per_slot", "--kv-unified-per-slot")  # not in skulk
     cache_ram_mib: int | None = _flag("cache_ram_mib", "--cache-ram")
     cache_idle_slots: bool | None = _flag("cache_idle_slots", "--cache-idle-slots", "--no-cache-idle-slots")
     slot_prompt_similarity: float | None = _flag("slot_prompt_similarity", "--slot-prompt-similarity")

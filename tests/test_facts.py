@@ -60,6 +60,25 @@ def test_flags_alone(line: str, expected: Known) -> None:
     assert read(line) == expected
 
 
+@pytest.mark.parametrize(
+    ("line", "pool"),
+    [
+        ("--kv-unified-per-slot 8192", 4 * 8192),  # without -c there is room for each slot's part
+        ("--kv-unified-per-slot 8192 -c 20000", 20_224),  # rounded up to 256
+        ("--kv-unified-per-slot 8192 -c 0", 32_768),  # the model's
+        ("--kv-unified-per-slot 9000 -c 8192", None),  # the part is the whole
+        ("--kv-unified-per-slot 4096", None),  # slots have more: the build does not know it
+        ("--kv-unified-per-slot 8192 -np 4", None),  # split
+        ("", None),
+    ],
+)
+def test_slots_that_share_more_than_each_may_fill(line: str, pool: int | None) -> None:
+    found = read(line, FULL)
+    assert found.pool == pool
+    assert hypotheses(4, PROPS.n_ctx, found)[0].pool == (UNLIMITED if "-np" in line else pool or PROPS.n_ctx)
+    assert read(f"{line} -cram -1", FULL).ram == (4 * 8192 if "-np" in line else pool or 8192)
+
+
 def test_an_older_build_that_has_one_slot_unless_told_otherwise() -> None:
     assert read("", props=replace(PROPS, total_slots=1)).unified is None
 

@@ -61,7 +61,8 @@ def known(props: Props, flags: ServerFlags | None, header: Header | None) -> Kno
         usual = ServerFlags()
         return Known(unified=_split(props, header), window=_window(usual, header), whole=_whole(usual, header))
     unified = _unified(flags, props)
-    ram, ram_entry = _ram(flags, header, props, unified)
+    pool = _pool(flags, header, props) if unified else None
+    ram, ram_entry = _ram(flags, header, props, unified, pool)
     return Known(
         unified=unified,
         idle_save=flags.cache_idle_slots is not False and ram != 0,
@@ -70,6 +71,7 @@ def known(props: Props, flags: ServerFlags | None, header: Header | None) -> Kno
         sps=SIMILARITY if flags.slot_prompt_similarity is None else flags.slot_prompt_similarity,
         window=_window(flags, header),
         whole=_whole(flags, header),
+        pool=pool,
     )
 
 
@@ -112,7 +114,7 @@ def _split(props: Props, header: Header | None) -> bool | None:
     if header is None or props.total_slots < 2 or not header.n_ctx_train:
         return None
     share = -(-header.n_ctx_train // props.total_slots)
-    return False if props.n_ctx == -(-share // _PADDING) * _PADDING else None
+    return False if props.n_ctx == _padded(share) else None
 
 
 def _unified(flags: ServerFlags, props: Props) -> bool | None:
@@ -120,6 +122,24 @@ def _unified(flags: ServerFlags, props: Props) -> bool | None:
     if flags.parallel is not None and flags.parallel > 0:
         return bool(flags.kv_unified)
     return True if props.total_slots == AUTOMATIC_SLOTS else flags.kv_unified  # older builds had one slot
+
+
+def _pool(flags: ServerFlags, header: Header | None, props: Props) -> int | None:
+    """The cells that unified slots share, where each slot is held to fewer (PR #24124); None: each may have them all.
+
+    With no -c there are as many as all slots together may fill.
+    """
+    most = flags.kv_unified_per_slot
+    if most is None or not 0 < props.n_ctx <= most:  # a build that does not know the flag gives a slot more
+        return None
+    if flags.ctx is None:
+        return _padded(most * props.total_slots)
+    whole = flags.ctx or (0 if header is None else header.n_ctx_train)
+    return _padded(whole) if whole > props.n_ctx else None
+
+
+def _padded(cells: int) -> int:
+    return -(-cells // _PADDING) * _PADDING
 
 
 def _whole(flags: ServerFlags, header: Header | None) -> bool:
@@ -145,7 +165,9 @@ def _window(flags: ServerFlags, header: Header | None) -> Window | None:
     )
 
 
-def _ram(flags: ServerFlags, header: Header | None, props: Props, unified: bool | None) -> tuple[int | None, int]:
+def _ram(
+    flags: ServerFlags, header: Header | None, props: Props, unified: bool | None, pool: int | None
+) -> tuple[int | None, int]:
     """The size of the RAM cache and the fixed cost of an entry, in tokens; None where the size is not known.
 
     On a sliding-window model an entry also holds the window and its checkpoints, each a copy of the window: the cost is
@@ -156,7 +178,7 @@ def _ram(flags: ServerFlags, header: Header | None, props: Props, unified: bool 
     if mib == 0:
         return 0, 0
     if mib < 0:
-        return props.n_ctx * (1 if unified else props.total_slots), 0
+        return pool or props.n_ctx * (1 if unified else props.total_slots), 0
     if header is None or flags.draft_model or flags.draft_repo or "draft" in (flags.spec_type or ""):
         return None, 0  # an entry holds the draft model's state too
     window = _window(flags, header)

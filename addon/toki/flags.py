@@ -62,7 +62,7 @@ class ServerFlags:
     parallel: int | None = _value(_int, "-np --parallel", "N_PARALLEL")  # slots; -1 is automatic: four, unified
     ctx: int | None = _value(_int, "-c --ctx-size", "CTX_SIZE")  # tokens of all slots together; 0: the model's
     kv_unified: bool | None = _switch("-kvu --kv-unified", "-no-kvu --no-kv-unified", "KV_UNIFIED")
-    kv_unified_per_slot: int | None = _value(_int, "--kv-unified-per-slot", "KV_UNIFIED_PER_SLOT")  # tokens
+    kv_unified_per_slot: int | None = _value(_int, "--kv-unified-per-slot", "KV_UNIFIED_PER_SLOT")  # at most
     cache_ram_mib: int | None = _value(_int, "-cram --cache-ram", "CACHE_RAM")  # 0: no RAM cache, -1: no limit of bytes
     cache_idle_slots: bool | None = _switch("--cache-idle-slots", "--no-cache-idle-slots", "CACHE_IDLE_SLOTS")
     slot_prompt_similarity: float | None = _value(_float, "-sps --slot-prompt-similarity")

@@ -13,11 +13,15 @@ from tests.live.conftest import MODELS
 from tests.live.conftest import Llama
 
 from servers import Build
+from servers import Flags
 from servers import LlamaServer
 from toki.engine.rules import Known
+from toki.engine.rules import hypotheses
 from toki.engine.window import Window
 from toki.facts import find_out
+from toki.facts import known
 from toki.flags import local_process
+from toki.flags import parse_flags
 from toki.gguf import EntrySize
 from toki.gguf import entry_size
 from toki.gguf import read_header
@@ -163,3 +167,25 @@ def test_split_slots_show_in_their_context_on_one_build(llama: Llama, build: Bui
     assert props.n_ctx == (trained // 4 if build == "skulk" else trained)
     if build == "xllamacpp":
         assert found(split).unified is None
+
+
+def test_unified_slots_hold_more_together_than_one_may_fill(fresh_llama: Llama) -> None:
+    shape: dict[str, Any] = {
+        "n_parallel": 2,
+        "n_ctx": 4096,
+        "kv_unified": True,
+        "kv_unified_per_slot": 2304,
+        "cache_ram_mib": 0,
+    }
+    server = fresh_llama("tiny", "xllamacpp", **shape)
+    backend = LlamaServerBackend(server.url)
+    props = backend.props(NOBODY, PATIENCE)
+    assert props.n_ctx == 2304
+    rules = hypotheses(2, props.n_ctx, known(props, parse_flags(Flags(**shape).argv(), {}), None))[0]
+    assert (rules.unified, rules.pool) == (True, 4096)
+    for expected in (0, 1499):
+        for slot in (0, 1):
+            body = {"prompt": prompt(1500, slot), "n_predict": 0, "id_slot": slot}
+            answer = backend.completion(body, NOBODY, PATIENCE)
+            assert answer["timings"]["cache_n"] == expected, "both stay, which are more than one may fill"
+    backend.close()

@@ -57,6 +57,7 @@ class Known:
     sps: float | None = None
     window: Window | None = None  # None: full attention, as far as is known
     whole: bool = False  # known to have full attention in all layers: it can go back to any token
+    pool: int | None = None  # cells that unified slots share, where each may fill only a part (--kv-unified-per-slot)
 
 
 def hypotheses(total_slots: int, n_ctx: int, known: Known) -> list[Rules]:
@@ -72,7 +73,7 @@ def hypotheses(total_slots: int, n_ctx: int, known: Known) -> list[Rules]:
         Rules(
             n_slots=total_slots,
             n_ctx=n_ctx,
-            pool=n_ctx if unified else UNLIMITED,
+            pool=(known.pool or n_ctx) if unified else UNLIMITED,
             unified=unified,
             idle_save=save,
             ram=ram,
