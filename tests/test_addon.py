@@ -413,7 +413,12 @@ async def test_the_page_is_answered_here_and_leaves_no_row(bench: Bench) -> None
     answered = bench.flow("/completion")
     await bench.answer(await bench.begin(answered))
     await until(bench.rows)
-    for path, status in (("/toki/", 200), ("/toki/api/requests/1", 200), ("/toki/x", 404), ("/toki/metrics", 200)):
+    for path, status in (
+        ("/toki/", 200),
+        ("/toki/api/requests/1", 200),
+        ("/toki/requests/9", 404),
+        ("/toki/metrics", 200),
+    ):
         flow = await bench.begin(bench.flow(path, "GET", Host="127.0.0.1:8081", Authorization="Bearer secret"))
         assert flow.response is not None
         assert flow.response.status_code == status
@@ -457,6 +462,17 @@ async def test_a_proxy_that_is_asked_to_ask_itself_shows_no_page(bench: Bench) -
     again = await bench.begin(bench.flow("/toki/", "GET", Host="127.0.0.1:8081"))
     assert again.response is not None
     assert again.response.status_code == 200
+
+
+async def test_what_is_none_of_the_page_goes_to_the_server_but_the_token_never(bench: Bench) -> None:
+    bench.context.configure(bench.addon, toki_token="secret")
+    keyed = await bench.begin(bench.flow("/toki/v1/models", "GET", Authorization="Bearer sk-of-the-server"))
+    assert keyed.response is None
+    assert keyed.request.headers["authorization"] == "Bearer sk-of-the-server"
+    mistaken = await bench.begin(bench.flow("/toki/api/overviw", "GET", Authorization="Bearer secret"))
+    assert mistaken.response is not None
+    assert mistaken.response.status_code == 404
+    assert "authorization" not in mistaken.request.headers
 
 
 async def test_a_prompt_below_toki_is_a_prompt(bench: Bench) -> None:

@@ -49,6 +49,7 @@ from toki.notes import Notes
 from toki.owners import Owners
 from toki.page.counters import Counters
 from toki.page.door import Visit
+from toki.page.door import carries
 from toki.page.serve import SAFE
 from toki.page.serve import Page
 from toki.page.where import ROOT
@@ -248,9 +249,16 @@ class Toki:
 
     def _spot(self, flow: HTTPFlow) -> Spot | None:
         """What of the page a flow asks for, if it does."""
-        request, listener = flow.request, flow.client_conn.sockname
-        reverse = isinstance(flow.client_conn.proxy_mode, ReverseMode)
-        spot = self._where.find(request.host, request.port, request.path, reverse=reverse, listener=listener[:2])
+        request = flow.request
+        spot = self._where.find(
+            request.host,
+            request.port,
+            request.path,
+            reverse=isinstance(flow.client_conn.proxy_mode, ReverseMode),
+            listener=flow.client_conn.sockname[:2],
+            token=self._settings is not None
+            and carries(_by_name(request.headers).get("authorization", ""), self._settings.token),
+        )
         return None if spot is None or self._match(flow) is not None else spot
 
     def _visit(self, flow: HTTPFlow, spot: Spot) -> Visit:
@@ -264,7 +272,7 @@ class Toki:
             own=peer[:2] in self._ways,
             host=None if lost else request.host_header or "",
             name=spot.name,
-            headers={name.lower(): value for name, value in _text(request.headers.fields)},
+            headers=_by_name(request.headers),
         )
 
     async def _show_page(self, flow: HTTPFlow, visit: Visit, spot: Spot) -> None:
@@ -433,6 +441,11 @@ def _listeners(options: Options) -> tuple[list[tuple[str, int]], list[tuple[str,
         elif spec.type_name in ("regular", "upstream", "socks5"):
             other.append(where)
     return reverse, other
+
+
+def _by_name(headers: Headers) -> dict[str, str]:
+    """By names in lower case."""
+    return {name.lower(): value for name, value in _text(headers.fields)}
 
 
 def _text(fields: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:

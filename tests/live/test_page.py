@@ -152,9 +152,10 @@ def test_metrics_are_those_of_the_rows(shown: Shown) -> None:
 
 def test_no_server_hears_of_it_and_no_row_is_left(shown: Shown) -> None:
     before = len(shown.proxy.rows())
-    for path in ("", "/", "/x", "/api/overview", "/metrics", "/style.css", "/live.js", "/requests?before=3"):
+    for path in ("", "/", "/api/overview", "/metrics", "/style.css", "/live.js", "/requests?before=3"):
         shown.get(f"/toki{path}")
-    assert ask(shown.proxy.port, request("/toki/x", b"{}")).first.split(" ")[1] == "401"
+    assert shown.get("/toki/x", headers=BEARER).first.split(" ")[1] == "404"
+    assert ask(shown.proxy.port, request("/toki/requests", b"{}")).first.split(" ")[1] == "401"
     shown.get("/health")  # one that does get there
     until(lambda: any(b"/health" in passed.up for passed in shown.relay.passed))
     assert not any(b"/toki" in passed.up for passed in shown.relay.passed)
@@ -165,6 +166,23 @@ def test_prompts_below_its_path_go_to_the_server(shown: Shown) -> None:
     answer = ask(shown.proxy.port, request("/toki/v1/chat/completions", b"{}"))
     assert answer.first.split(" ")[1] == "404", "the server's own answer: it has no such prefix"
     assert any(b"POST /toki/v1/chat/completions" in passed.up for passed in shown.relay.passed)
+
+
+def test_a_server_with_its_prefix_is_hidden_only_where_the_page_is(tmp_path: Path) -> None:
+    """Nothing tells toki of the prefix."""
+    with (
+        start(tiny_model(), Flags(n_parallel=2, n_ctx=2048, api_prefix=ROOT)) as server,
+        mitmdump(server.port, tmp_path) as proxy,
+    ):
+        for path, said in (("/health", b'"ok"'), ("/v1/models", b'"data"'), ("/", b"Overview"), ("/metrics", b"toki_")):
+            answer = ask(proxy.port, request(f"{ROOT}{path}", method="GET", host=f"{HOST}:{proxy.port}"))
+            assert answer.first.endswith("200 OK")
+            assert said in answer.body
+        for _ in range(2):
+            asked = request(f"{ROOT}/v1/completions", b'{"prompt": "Once upon a time", "max_tokens": 2}')
+            assert ask(proxy.port, asked).first.endswith("200 OK")
+        rows = until(lambda: [row for row in proxy.rows() if row["reused"]])
+        assert rows[-1]["endpoint"] == "/v1/completions"
 
 
 def test_it_is_there_though_the_server_is_not(shown: Shown) -> None:
@@ -208,7 +226,7 @@ def test_other_sites_get_nothing(shown: Shown, headers: str) -> None:
 
 
 def test_every_answer_is_closed_to_what_is_not_its_own(shown: Shown) -> None:
-    for path in ("/toki/", "/toki/api/overview", "/toki/metrics", "/toki/none"):
+    for path in ("/toki/", "/toki/api/overview", "/toki/metrics", "/toki/requests/999"):
         answer = shown.get(path)
         assert (answer.header("content-security-policy") or "").startswith("default-src 'none';")
         assert "unsafe" not in (answer.header("content-security-policy") or "")

@@ -10,6 +10,7 @@ from toki.page.routes import Kind
 from toki.page.routes import Range
 from toki.page.routes import Unknown
 from toki.page.routes import Wanted
+from toki.page.routes import has
 from toki.page.routes import wanted
 
 
@@ -34,6 +35,7 @@ from toki.page.routes import wanted
 def test_what_can_be_asked_for(target: str, asked: Wanted) -> None:
     assert wanted("GET", target) == asked
     assert wanted("HEAD", target) == asked
+    assert has(target)
     with pytest.raises(Unknown) as refused:
         wanted("POST", target)
     assert refused.value.status == 405
@@ -41,6 +43,7 @@ def test_what_can_be_asked_for(target: str, asked: Wanted) -> None:
 
 def test_forget_is_a_post() -> None:
     assert wanted("POST", "/api/forget") == Wanted(Kind.FORGET, api=True)
+    assert has("/api/forget")
     with pytest.raises(Unknown, match="POST"):
         wanted("GET", "/api/forget")
 
@@ -60,6 +63,7 @@ def test_what_is_not_there(target: str, status: int) -> None:
     with pytest.raises(Unknown) as refused:
         wanted("GET", target)
     assert refused.value.status == status
+    assert has(target) is (status == 400)
 
 
 @given(st.text(), st.sampled_from(["GET", "POST", "HEAD", "PUT", "OPTIONS"]))
@@ -70,6 +74,7 @@ def test_any_path_is_understood_or_refused(target: str, method: str) -> None:
         assert refused.status in (400, 404, 405)  # noqa: PT017 - both ends are fine
     else:
         assert asked.kind in Kind
+        assert has(target)
 
 
 def test_bars_are_whole_minutes() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from toki.page.where import Spot
@@ -24,18 +26,20 @@ WHERE = Where(Targets(["http://127.0.0.1:8080", "http://box.lan:9000/llama"]))
 )
 def test_below_toki_of_each_server(host: str, port: int, path: str, rest: str) -> None:
     for reverse in (True, False):
-        assert WHERE.find(host, port, path, reverse=reverse, listener=HERE) == Spot("/toki", rest)
+        assert WHERE.find(host, port, path, reverse=reverse, listener=HERE, token=False) == Spot("/toki", rest)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LocalHost.", "127.1.2.3", "[::1]"])
 def test_at_the_proxy_itself(host: str) -> None:
-    assert WHERE.find(host, 8081, "/toki/", reverse=False, listener=HERE) == Spot("/toki", "/")
-    assert WHERE.find(host, 8081, "/toki/", reverse=True, listener=HERE) is None
+    assert WHERE.find(host, 8081, "/toki/", reverse=False, listener=HERE, token=False) == Spot("/toki", "/")
+    assert WHERE.find(host, 8081, "/toki/", reverse=True, listener=HERE, token=False) is None
 
 
 def test_by_a_name_through_a_proxy() -> None:
-    assert WHERE.find("toki.local", 80, "/metrics", reverse=False, listener=HERE) == Spot("", "/metrics", "toki.local")
-    assert WHERE.find("Toki.Local.", 80, "/", reverse=False, listener=HERE) == Spot("", "/", "toki.local")
+    assert WHERE.find("toki.local", 80, "/metrics", reverse=False, listener=HERE, token=False) == Spot(
+        "", "/metrics", "toki.local"
+    )
+    assert WHERE.find("Toki.Local.", 80, "/", reverse=False, listener=HERE, token=False) == Spot("", "/", "toki.local")
 
 
 @pytest.mark.parametrize(
@@ -52,18 +56,29 @@ def test_by_a_name_through_a_proxy() -> None:
     ],
 )
 def test_everything_else_passes(host: str, port: int, path: str) -> None:
-    assert WHERE.find(host, port, path, reverse=False, listener=HERE) is None
+    assert WHERE.find(host, port, path, reverse=False, listener=HERE, token=False) is None
 
 
 def test_in_reverse_mode_no_name_leads_to_the_page() -> None:
-    assert WHERE.find("toki.local", 80, "/", reverse=True, listener=HERE) is None
+    assert WHERE.find("toki.local", 80, "/", reverse=True, listener=HERE, token=False) is None
 
 
 @pytest.mark.parametrize("prefix", ["/toki", "/toki/v2"])
 def test_a_server_with_such_a_prefix_keeps_it(prefix: str) -> None:
     where = Where(Targets([f"http://127.0.0.1:8080{prefix}"]))
     assert where.shadows
-    assert where.find("127.0.0.1", 8080, "/toki/", reverse=True, listener=HERE) is None
+    assert where.find("127.0.0.1", 8080, "/toki/", reverse=True, listener=HERE, token=False) is None
+
+
+@pytest.mark.parametrize("rest", ["/x", "/v1/models", "/health", "/props", "/api/tags", "/requests/x", "/index.html"])
+def test_what_is_none_of_the_page_is_the_servers_unless_it_carries_the_token(rest: str) -> None:
+    """It may have been started with such a prefix, which its URL here does not name."""
+    for reverse in (True, False):
+        asked = partial(WHERE.find, "127.0.0.1", 8080, f"/toki{rest}", reverse=reverse, listener=HERE)
+        assert asked(token=False) is None
+        assert asked(token=True) == Spot("/toki", rest)
+    at_itself = WHERE.find("127.0.0.1", 8081, f"/toki{rest}", reverse=False, listener=HERE, token=False)
+    assert at_itself == Spot("/toki", rest), "there is no server"
 
 
 def test_addresses_for_people() -> None:

@@ -60,7 +60,7 @@ def refusal(visit: Visit, token: str) -> Refusal | None:
     """Why `visit` is refused; None: it may see everything, and with the token change something."""
     if _from_another_site(visit):
         return Refusal(403, "another site may not ask for this")
-    if token and _carries(visit.headers.get("authorization", ""), token):
+    if carries(visit.headers.get("authorization", ""), token):
         return None
     if visit.method not in ("GET", "HEAD"):
         if not token:
@@ -116,8 +116,9 @@ def _netloc(origin: str) -> str:
         return ""
 
 
-def _carries(authorization: str, token: str) -> bool:
-    """Whether an Authorization header carries the token, as Bearer or as the password of Basic."""
+def carries(authorization: str, token: str) -> bool:
+    """Whether an Authorization header carries the token, as Bearer or as the password of Basic; never one that is not
+    set."""
     scheme, _, value = authorization.strip().partition(" ")
     if scheme.lower() == "basic":
         try:
@@ -126,4 +127,4 @@ def _carries(authorization: str, token: str) -> bool:
             return False
     elif scheme.lower() != "bearer":
         return False
-    return hmac.compare_digest(value.strip().encode(), token.encode())
+    return token != "" and hmac.compare_digest(value.strip().encode(), token.encode())

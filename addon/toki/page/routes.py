@@ -71,11 +71,11 @@ _ONE = {"requests": Kind.REQUEST, "conversations": Kind.CONVERSATION}
 def wanted(method: str, target: str) -> Wanted:
     """What `target` (path and query, below the page's own root) asks for. Raises Unknown."""
     path, _, query = target.partition("?")
-    if path == f"{API}/forget":
+    found = _find(path)
+    if found.kind is Kind.FORGET:
         if method != "POST":
             raise Unknown(405, "forget is asked for by POST")
-        return Wanted(Kind.FORGET, api=True)
-    found = _find(path)
+        return found
     if method not in ("GET", "HEAD"):
         raise Unknown(405, "this can only be looked at (GET)")
     values = parse_qs(query, keep_blank_values=True)
@@ -84,9 +84,20 @@ def wanted(method: str, target: str) -> Wanted:
     )
 
 
+def has(target: str) -> bool:
+    """Whether there is something of the page at `target`, whichever way it is asked for."""
+    try:
+        _find(target.partition("?")[0])
+    except Unknown:
+        return False
+    return True
+
+
 def _find(path: str) -> Wanted:
     if path == "/metrics":
         return Wanted(Kind.METRICS)
+    if path == f"{API}/forget":
+        return Wanted(Kind.FORGET, api=True)
     if path[1:] in FILES:
         return Wanted(Kind.FILE, file=path[1:])
     api = path == API or path.startswith(f"{API}/")

@@ -1,7 +1,8 @@
 """Where the page is: below /toki of each llama-server, at a name of its own through a proxy, and at the proxy itself.
 
-llama-server has no route below /toki (tests/live/test_page.py asks it), and a request to a prompt endpoint there, of a
-server with such a prefix, is never taken for the page.
+llama-server has no route below /toki (tests/live/test_page.py asks it), unless it was started with such a prefix, which
+toki need not know. So of what is asked of a server the page takes its own paths alone, and what carries its token: that
+is for no server to see.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from toki.page.door import is_loopback
+from toki.page.routes import has
 from toki.targets import Targets
 
 ROOT = "/toki"
@@ -34,19 +36,23 @@ class Where:
         self._targets = targets
         self.shadows = any(target.prefix == ROOT or target.prefix.startswith(f"{ROOT}/") for target in targets)
 
-    def find(self, host: str, port: int, path: str, *, reverse: bool, listener: tuple[str, int]) -> Spot | None:
+    def find(
+        self, host: str, port: int, path: str, *, reverse: bool, listener: tuple[str, int], token: bool
+    ) -> Spot | None:
         """The page that a request for `path` at `host`:`port` means; None: it is not for the page.
 
-        `reverse`: it came in reverse mode, where the client can't choose the host; `listener`: where it came in.
+        `reverse`: it came in reverse mode, where the client can't choose the host; `listener`: where it came in;
+        `token`: it carries toki_token.
         """
         if not reverse and port == 80 and host.lower().rstrip(".") == NAME:
             return Spot("", path, NAME)
         below = path.startswith(ROOT) and path[len(ROOT) :][:1] in ("", "/", "?")
         if not below or self.shadows:
             return None
-        if self._targets.serves(host, port) or (not reverse and _is(host, port, listener)):
-            return Spot(ROOT, path[len(ROOT) :])
-        return None
+        rest = path[len(ROOT) :]
+        if self._targets.serves(host, port):
+            return Spot(ROOT, rest) if token or has(rest) else None
+        return Spot(ROOT, rest) if not reverse and _is(host, port, listener) else None
 
 
 def places(reverse: Iterable[tuple[str, int]], other: Iterable[tuple[str, int]]) -> Iterator[str]:
