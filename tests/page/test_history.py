@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from toki.schema import open_database
 from toki.store import Database
 from toki.store import Store
 
+TOTALS = ("requests", "hits", "soft_hits", "misses", "unknown", "prompt_tokens", "evaluated", "alone_evaluated")
 OWN = Own("primer", 50, 40, 10, 3.0)
 WRITTEN: dict[str, Any] = {
     "key": 1,
@@ -72,12 +74,18 @@ def test_the_sums_of_minutes_follow_what_is_written_and_deleted(tmp_path: Path) 
     store = Store(path, keep_days=30)
     store.put(Row(**WRITTEN, at=time.time(), outcome=Outcome.HIT, alone=40, evaluated=60, own=(OWN, OWN)))
     store.put(Row(**(WRITTEN | {"key": 2}), at=time.time(), outcome=Outcome.UNKNOWN, alone=None, evaluated=None))
+    store.put(Row(**(WRITTEN | {"key": 3}), at=time.time(), outcome=Outcome.HIT, alone=None, evaluated=60))
+    unread = WRITTEN | {"key": 4, "prompt_tokens": None, "reused": None, "predicted": None}
+    store.put(Row(**unread, at=time.time(), outcome=Outcome.UNKNOWN, alone=30, evaluated=70))
+    store.put(Row(**(unread | {"key": 5}), at=time.time(), outcome=Outcome.UNKNOWN, alone=None, evaluated=None))
     store.close()
     assert minutes(path) == recorded.sums(path) != before
+    assert added_up(path) == totals(path)
     database = Database(path)
     middle = time.time() - 43_200
     while database.delete_before(middle, 300):
         assert minutes(path) == recorded.sums(path)
+        assert added_up(path) == totals(path)
     database.close()
     assert 0 < len(minutes(path)) < len(before)
 
@@ -90,6 +98,20 @@ def minutes(path: Path) -> list[tuple[int, ...]]:
         db.close()
 
 
+def totals(path: Path) -> tuple[int, ...]:
+    """What the view says."""
+    with closing(sqlite3.connect(path)) as db:
+        (found,) = db.execute("SELECT * FROM totals").fetchall()
+    return tuple(found)
+
+
+def added_up(path: Path) -> tuple[int, ...]:
+    """The same columns of all minutes."""
+    with closing(sqlite3.connect(path)) as db:
+        (found,) = db.execute(f"SELECT {', '.join(f'sum({name})' for name in TOTALS)} FROM minutes").fetchall()
+    return tuple(found)
+
+
 def test_a_timeline_adds_up_to_the_view_totals(history: History, tmp_path: Path) -> None:
     now = time.time()
     for span in (Range.DAY, Range.WEEK, Range.MONTH):
@@ -97,11 +119,7 @@ def test_a_timeline_adds_up_to_the_view_totals(history: History, tmp_path: Path)
         assert len({bar.at for bar in bars}) == len(bars)
         assert all(bar.at % 60 == 0 for bar in bars)
     found = total(bar.sums for bar in bars)
-    db = sqlite3.connect(tmp_path / "toki.db")
-    (totals,) = db.execute("SELECT * FROM totals").fetchall()
-    db.close()
-    assert totals == (found.requests, found.hits, found.soft_hits, found.misses, found.unknown, found.prompt_tokens,
-                      found.evaluated, found.alone_evaluated)  # fmt: skip
+    assert totals(tmp_path / "toki.db") == tuple(getattr(found, name) for name in TOTALS)
     assert found.own_evaluated == 200
     assert found.saved == found.alone_evaluated - found.evaluated - 200
 
