@@ -29,9 +29,11 @@ from toki.inspect import explain
 from toki.inspect import inspector
 from toki.inspect.finding import Cause
 from toki.inspect.records import Request
+from toki.page import history as history_of_page
 from toki.page import metrics
 from toki.page import model
 from toki.page import where
+from toki.page.routes import FILTERS
 from toki.page.routes import Range
 from toki.schema import Row
 from toki.store import COLUMNS
@@ -249,3 +251,7 @@ def test_what_is_said_of_the_page_is_true() -> None:
     assert f"http://{where.NAME}/" in page
     assert f"`{where.ROOT}/`" in page
     assert all(f"`{span}`" in page for span in Range)
+    assert f"looks through {history_of_page.LOOKED_THROUGH:,} requests at most" in page
+    for kind, names in FILTERS.items():
+        (line,) = [line for line in page.splitlines() if line.startswith(f"| GET `/toki/api/{kind}` ")]
+        assert re.findall(r"`&(\w+)=`", line) == list(names)

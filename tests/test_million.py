@@ -21,9 +21,11 @@ from tests.test_store import storing
 from tests.test_store import until
 
 from toki import schema
+from toki.page.history import LOOKED_THROUGH
 from toki.page.history import PAGE
 from toki.page.history import History
 from toki.page.history import total
+from toki.page.routes import Filters
 from toki.page.routes import Range
 from toki.schema import MIGRATIONS
 from toki.schema import m005_minutes
@@ -98,7 +100,7 @@ def test_the_page_is_read_in_a_moment(path: Path) -> None:
         assert history.causes(now - Range.MONTH.seconds)
         assert history.checks(now - Range.MONTH.seconds).substantive
         assert len(history.conversations(now - Range.MONTH.seconds, 10)) == 10
-        assert len(history.listed(history.requests(None))) == PAGE
+        assert len(history.listed(history.requests()[0])) == PAGE
 
     def one() -> None:
         found = history.request(ROWS // 2 + 10)
@@ -106,9 +108,19 @@ def test_the_page_is_read_in_a_moment(path: Path) -> None:
         assert history.neighbours(found) == (found.id - 1, found.id + 1)
         assert history.conversation(found.conversation) is not None
         assert history.why(found.id)
-        assert len(history.requests(found.id)) == PAGE
+        assert len(history.requests(found.id)[0]) == PAGE
 
-    for look, most in ((overview, 0.5), (one, 0.1)):  # 0.1 and 0.01
+    def narrowed() -> None:
+        """By what nearly all have, by what none has, and by what is found at other places."""
+        assert len(history.requests(filters=Filters(outcome="hit", model="m"))[0]) == PAGE
+        (latest,), _ = history.requests(most=1)
+        assert history.requests(filters=Filters(outcome="hit", model="x")) == ((), latest.id + 1 - LOOKED_THROUGH)
+        assert history.requests(filters=Filters(action="isolated", cause="clock"))[0] == ()
+        assert len(history.requests(filters=Filters(cause="clock"))[0]) == PAGE
+        assert len(history.requests(filters=Filters(conversation=41))[0]) == 20
+        assert history.models() == ("m",)
+
+    for look, most in ((overview, 0.5), (one, 0.1), (narrowed, 0.5)):
         times = []
         for _ in range(3):
             history.begin()

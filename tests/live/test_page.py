@@ -136,6 +136,22 @@ def test_a_request_shows_decision_slots_and_cause_but_no_text(shown: Shown) -> N
         assert SECRET.encode() not in shown.get(f"/toki/{each}").body
 
 
+def test_lists_are_narrowed_down(shown: Shown) -> None:
+    rows = shown.proxy.rows()
+    for name, value in (("outcome", rows[0]["outcome"]), ("action", rows[-1]["action"])):
+        listed = [one["request"]["id"] for one in shown.json(f"requests?{name}={value}")["requests"]]
+        assert listed == [row["id"] for row in reversed(rows) if row[name] == value]
+    clocks = shown.json("requests?cause=clock&endpoint=/v1/chat/completions")["requests"]
+    assert clocks
+    assert all(one["why"]["cause"] == "clock" for one in clocks)
+    assert shown.json("requests?cause=clock&endpoint=/completion")["requests"] == []
+    talk = rows[-1]["conversation"]
+    listed = [one["request"]["conversation"] for one in shown.json(f"requests?conversation={talk}")["requests"]]
+    assert set(listed) == {talk}
+    assert shown.json("conversations?model=none")["conversations"] == []
+    assert shown.get("/toki/requests?outcome=good").first.split(" ")[1] == "400"
+
+
 def test_metrics_are_those_of_the_rows(shown: Shown) -> None:
     text = shown.get("/toki/metrics").body.decode()
     samples = {

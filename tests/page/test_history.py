@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Callable
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -23,6 +24,7 @@ from toki.page.history import History
 from toki.page.history import Unreadable
 from toki.page.history import total
 from toki.page.model import Sums
+from toki.page.routes import Filters
 from toki.page.routes import Range
 from toki.schema import Own
 from toki.schema import Row
@@ -157,15 +159,73 @@ def test_conversations_and_their_curves(history: History) -> None:
 
 
 def test_a_list_goes_on_where_it_ended(history: History) -> None:
-    first = history.requests(None)
-    second = history.requests(first[-1].id)
+    first, older = history.requests()
+    second, _ = history.requests(older)
     assert [one.id for one in (*first, *second)] == list(range(1000, 1000 - 2 * PAGE, -1))
     assert [(one.request.id, one.why.cause) for one in history.listed(first) if one.why][:2] == [
         (1000, "slot-taken"),
         (990, "clock"),
     ]
-    assert history.requests(1) == ()
+    assert history.requests(PAGE + 2)[1] == 2
+    assert [history.requests(number)[1] for number in (PAGE + 1, 1, 0)] == [None, None, None]
+    assert history.requests(1) == ((), None)
     assert history.listed(()) == ()
+
+
+@pytest.mark.parametrize(
+    ("filters", "fits"),
+    [
+        (Filters(outcome="miss"), lambda n: n % 7 == 0),
+        (Filters(outcome="soft_hit"), lambda n: False),
+        (Filters(outcome="miss", action="pinned", endpoint="/v1/chat/completions", model="m"), lambda n: n % 7 == 0),
+        (Filters(action="passed"), lambda n: False),
+        (Filters(model="M"), lambda n: False),
+        (Filters(cause="clock"), lambda n: n % 20 == 10),
+        (Filters(cause="slot-taken", outcome="miss"), lambda n: n % 140 == 0),
+        (Filters(conversation=961), lambda n: 960 <= n < 1000),
+        (Filters(conversation=961, outcome="miss"), lambda n: 960 <= n < 1000 and n % 7 == 0),
+        (Filters(conversation=5), lambda n: False),
+    ],
+)
+@pytest.mark.parametrize("looked_through", [1, 30, 1000, 10_000])
+def test_a_list_that_is_narrowed_down_has_all_that_fit_page_by_page(
+    history: History,
+    monkeypatch: pytest.MonkeyPatch,
+    filters: Filters,
+    fits: Callable[[int], bool],
+    looked_through: int,
+) -> None:
+    monkeypatch.setattr(module, "LOOKED_THROUGH", looked_through)
+    found: list[int] = []
+    older: int | None = None
+    for _ in range(1001):
+        some, older = history.requests(older, filters)
+        found += [one.id for one in some]
+        if older is None:
+            break
+    assert older is None
+    assert found == [n for n in range(1000, 0, -1) if fits(n)]
+
+
+def test_the_cause_that_is_asked_for_is_shown_though_another_costs_more(history: History, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "toki.db")) as db, db:
+        db.execute(
+            "INSERT INTO findings (request, cause, place, tokens, seconds, times, remedy, verdict) "
+            "VALUES (990, 'restarted', '', 9000, NULL, 1, 'nothing', '')"
+        )
+    for filters, cause in ((Filters(), "restarted"), (Filters(cause="clock"), "clock")):
+        found, _ = history.requests(991, filters)
+        (shown,) = history.listed(found[:1], filters.cause)
+        assert shown.why is not None
+        assert (shown.request.id, shown.why.cause) == (990, cause)
+
+
+def test_conversations_are_narrowed_down_by_their_last_request(history: History, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "toki.db")) as db, db:
+        db.execute("UPDATE requests SET model = 'other' WHERE id IN (970, 959)")
+    assert [talk.id for talk in history.conversations(0, 3, Filters(model="other"))] == [921]
+    assert history.conversations(0, 3, Filters(model="other", endpoint="/completion")) == ()
+    assert history.models() == ("m", "other")
 
 
 def test_a_request_is_read_as_it_was_recorded(history: History, tmp_path: Path) -> None:
@@ -198,7 +258,7 @@ def test_a_file_that_is_none_is_said_to_be_one(tmp_path: Path) -> None:
     reader = History(path)
     reader.begin()
     with pytest.raises(Unreadable, match="not a database"):
-        reader.requests(None)
+        reader.requests()
 
 
 def test_a_file_that_was_replaced_is_opened_anew(history: History, tmp_path: Path) -> None:
@@ -208,7 +268,7 @@ def test_a_file_that_was_replaced_is_opened_anew(history: History, tmp_path: Pat
         (tmp_path / name).unlink(missing_ok=True)
     other.replace(tmp_path / "toki.db")
     history.begin()
-    assert history.requests(None)[0].id == 10
+    assert history.requests()[0][0].id == 10
 
 
 def test_it_can_only_read(history: History) -> None:
@@ -223,7 +283,7 @@ def test_what_takes_too_long_is_stopped(history: History, monkeypatch: pytest.Mo
     with pytest.raises(Unreadable, match="longer than"):
         history._rows(endless)
     history.begin()
-    assert history.requests(None)
+    assert history.requests()
 
 
 def test_sums_of_nothing() -> None:

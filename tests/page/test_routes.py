@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toki.page.routes import Filters
 from toki.page.routes import Kind
 from toki.page.routes import Range
 from toki.page.routes import Unknown
@@ -25,6 +26,18 @@ from toki.page.routes import wanted
         ("/api/overview?range=hour", Wanted(Kind.OVERVIEW, api=True, range=Range.HOUR)),
         ("/requests", Wanted(Kind.REQUESTS)),
         ("/requests?before=7", Wanted(Kind.REQUESTS, before=7)),
+        (
+            "/requests?outcome=miss&action=&cause=clock&endpoint=%2Fv1%2Fmessages&model=a+b%26&conversation=7",
+            Wanted(
+                Kind.REQUESTS,
+                filters=Filters("miss", None, "clock", endpoint="/v1/messages", model="a b&", conversation=7),
+            ),
+        ),
+        ("/requests?outcome=hit&outcome=&conversation=", Wanted(Kind.REQUESTS)),
+        ("/api/requests?action=swapped", Wanted(Kind.REQUESTS, api=True, filters=Filters(action="swapped"))),
+        ("/requests?model=a\udcff", Wanted(Kind.REQUESTS, filters=Filters(model="a?"))),
+        ("/conversations?model=m", Wanted(Kind.CONVERSATIONS, filters=Filters(model="m"))),
+        ("/metrics?model=m", Wanted(Kind.METRICS)),
         ("/api/requests/7", Wanted(Kind.REQUEST, api=True, number=7)),
         ("/conversations/7/", Wanted(Kind.CONVERSATION, number=7)),
         ("/api/conversations", Wanted(Kind.CONVERSATIONS, api=True)),
@@ -57,6 +70,11 @@ def test_forget_is_a_post() -> None:
             for path in ("/../serve.py", "/serve.py", "/style.css/", "/overview", "/api/metrics", "/metrics/1")
         ],
         *[(f"/{query}", 400) for query in ("?range=", "?range=year", "?before=", "?before=-1", "?before=1e9")],
+        *[
+            (f"/requests?{query}", 400)
+            for query in ("outcome=good", "action=pin", "cause=weather", "endpoint=/health", "conversation=x")
+        ],
+        ("/conversations?model=m&outcome=miss", 400),
     ],
 )
 def test_what_is_not_there(target: str, status: int) -> None:

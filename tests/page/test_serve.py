@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from typing import get_args
 from typing import get_type_hints
+from urllib.parse import urlencode
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -24,6 +25,7 @@ from tests.page.test_html import Seen
 from tests.test_exchange import SETTINGS
 
 from toki.complaints import Complaints
+from toki.page import history
 from toki.page import model
 from toki.page import serve
 from toki.page.counters import Counters
@@ -34,6 +36,7 @@ from toki.settings import Settings
 from toki.upstream import Upstream
 
 PAGES = ("/", "/requests", "/requests/1000", "/conversations", "/conversations/961")
+NARROWED = ("/requests?outcome=hit&cause=clock&before=900", "/conversations?range=week&model=m")
 TAGS = {"script"}  # the page's own
 logger = logging.getLogger(__name__)
 
@@ -103,19 +106,19 @@ def _settings(where: Path) -> Settings:
     return Settings(**values | {"db": where / "toki.db", "token": "open-sesame"})
 
 
-@pytest.mark.parametrize("target", PAGES)
+@pytest.mark.parametrize("target", [*PAGES, *NARROWED])
 async def test_pages_are_whole_and_stay_where_they_are(desk: Desk, target: str) -> None:
     seen = Seen(await desk.html(target))
     names = [name for name, _ in seen.tags]
     assert names.count("h1") == names.count("main") == names[:5].count("title") == 1
-    linked = [value for _, attributes in seen.tags for key, value in attributes.items() if key in ("href", "src")]
+    linked = [v for _, attributes in seen.tags for key, v in attributes.items() if key in ("href", "src", "action")]
     assert all(value and value.startswith(("/toki/", "#")) for value in linked)
     ids = [attributes["id"] for _, attributes in seen.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert not any(key.startswith("on") or key == "style" for _, attributes in seen.tags for key in attributes)
 
 
-@pytest.mark.parametrize("target", PAGES)
+@pytest.mark.parametrize("target", [*PAGES, *NARROWED])
 async def test_everything_has_a_name_for_those_who_do_not_see_it(desk: Desk, target: str) -> None:
     tags = Seen(await desk.html(target)).tags
     pictures = [attributes for name, attributes in tags if name == "svg"]
@@ -124,11 +127,57 @@ async def test_everything_has_a_name_for_those_who_do_not_see_it(desk: Desk, tar
     assert all(one.get("scope") in ("col", "row") for name, one in tags if name == "th")
 
 
-@pytest.mark.parametrize("target", PAGES)
+@pytest.mark.parametrize("target", [*PAGES, *NARROWED])
 async def test_links_lead_somewhere(desk: Desk, target: str) -> None:
     linked = {one["href"] or "" for name, one in Seen(await desk.html(target)).tags if name == "a" and "href" in one}
     for href in sorted(one.removeprefix("/toki") for one in linked if one.startswith("/toki"))[:20]:
         assert (await desk.ask(href)).status == 200
+
+
+async def test_a_list_is_narrowed_down_by_a_form_that_keeps_what_was_chosen(desk: Desk) -> None:
+    page = await desk.html("/requests?outcome=miss&model=m")
+    tags = Seen(page).tags
+    (form,) = [one for name, one in tags if name == "form"]
+    assert form["action"] == "/toki/requests"
+    assert "method" not in form, "it only asks"
+    fields = [one["name"] for name, one in tags if name in ("select", "input")]
+    assert fields == ["outcome", "action", "cause", "endpoint", "model", "conversation"]
+    assert [one["value"] for name, one in tags if name == "option" and "selected" in one] == ["miss"]
+    assert [one["value"] for name, one in tags if name == "input"] == ["m", ""]
+    links = [one["href"] or "" for name, one in tags if name == "a" and one.get("rel") == "next"]
+    assert links == ["/toki/requests?outcome=miss&model=m&before=651"]
+    shown = (await desk.json("/requests?outcome=miss&model=m"))["requests"]
+    assert [one["request"]["id"] for one in shown] == list(range(994, 650, -7))
+    again = await desk.json(links[0].removeprefix("/toki"))
+    assert again["requests"][0]["request"]["id"] == 644
+    assert (await desk.json("/requests?outcome=soft_hit")) == {"requests": [], "older": None}
+
+
+async def test_conversations_are_narrowed_down_in_the_time_that_is_shown(desk: Desk) -> None:
+    tags = Seen(await desk.html("/conversations?range=week&model=none&endpoint=/completion")).tags
+    assert [one["value"] for name, one in tags if name == "input"] == ["week", "none"]
+    hrefs = [one["href"] or "" for name, one in tags if name == "a" and "range=" in (one.get("href") or "")]
+    assert hrefs[0] == "/toki/conversations?endpoint=%2Fcompletion&model=none&range=hour"
+    assert hrefs[-1] == "/toki/conversations?range=week"
+    assert (await desk.json("/conversations?range=week&model=none"))["conversations"] == []
+    assert len((await desk.json("/conversations?range=week&model=m"))["conversations"]) == 26
+
+
+async def test_what_was_not_looked_through_is_said(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "LOOKED_THROUGH", 100)
+    page = await desk.html("/requests?outcome=miss")
+    assert "back to number 901" in page
+    assert 'href="/toki/requests?outcome=miss&amp;before=901"' in page
+    assert "back to number" not in await desk.html("/requests")
+
+
+async def test_a_hostile_model_can_be_asked_for(hostile: Desk) -> None:
+    query = urlencode({"model": recorded.HOSTILE})
+    found = await hostile.json(f"/requests?{query}")
+    assert found["requests"][0]["request"]["id"] == 1000
+    seen = Seen(await hostile.html(f"/requests?{query}"))
+    (older,) = [one["href"] or "" for name, one in seen.tags if name == "a" and one.get("rel") == "next"]
+    assert (await hostile.json(older.removeprefix("/toki")))["requests"][0]["request"]["id"] == 950
 
 
 async def test_predictions_are_called_so(desk: Desk) -> None:
@@ -304,7 +353,7 @@ async def test_a_damaged_row_takes_nothing_else_with_it(desk: Desk) -> None:
     path = desk.settings.db
     damaged = recorded.damage(path)
     alone = [f"/requests/{id_}" for id_ in damaged]
-    for target in ("/", "/requests", "/requests?before=900", "/conversations", "/conversations/961", *alone):
+    for target in ("/", "/requests", "/requests?before=900", "/conversations", "/conversations/961", *NARROWED, *alone):
         answer = await desk.ask(target)
         assert answer.status == 200 or (answer.status == 404 and target.startswith("/requests/")), (target, answer)
     for target in ("/overview", "/requests", "/conversations", "/conversations/961", *alone):

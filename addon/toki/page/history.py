@@ -35,9 +35,12 @@ from toki.page.model import Own
 from toki.page.model import Sums
 from toki.page.model import Turn
 from toki.page.model import Why
+from toki.page.routes import Filters
 from toki.page.routes import Range
 
-RECENT = 2_000  # latest requests that conversations are looked for in
+RECENT = 2_000  # latest requests that conversations, and the names of models, are looked for in
+LOOKED_THROUGH = 100_000  # requests among which those of one answer are looked for
+MODELS = 50  # names that are proposed
 RECENT_FINDINGS = 20_000  # latest findings that are summed up by cause
 RECENT_CHECKS = 5_000
 PAGE = 50  # requests of a list
@@ -56,6 +59,7 @@ _SOUND = """(
     AND typeof(shared) = 'integer' AND added_ms BETWEEN 0 AND 1e15 AND total_ms BETWEEN 0 AND 1e15
 ) AS requests"""
 NOTHING = Checks(0, 0, 0, ())
+ALL = Filters()
 # total and not sum, which raises on an overflow: a server may claim any number.
 _SUMS = ", ".join(f"CAST(total({field.name}) AS INTEGER)" for field in fields(Sums))
 _REQUEST = ", ".join(f"requests.{field.name}" for field in fields(Request))
@@ -139,15 +143,17 @@ class History:
         latest = _sound(Check, self._rows(f"{query} LIMIT 5", after, since))
         return Checks(sum(kinds.values()), kinds.get("identical", 0), kinds.get("substantive", 0), latest)
 
-    def conversations(self, since: float, most: int) -> tuple[Conversation, ...]:
-        """Those of the latest requests since then, the latest first, `most` of them; with their latest turns."""
+    def conversations(self, since: float, most: int, filters: Filters = ALL) -> tuple[Conversation, ...]:
+        """Those of the latest requests since then, the latest first, `most` of them; with their latest turns. Model and
+        endpoint are those of a conversation's last request."""
         query = f"""
             SELECT {_REQUEST} FROM {_SOUND}
             WHERE id > (SELECT max(id) FROM requests) - ? AND at >= ? ORDER BY id DESC"""
         talks: defaultdict[int, list[Request]] = defaultdict(list)
         for request in _sound(Request, self._rows(query, RECENT, since)):
             talks[request.conversation].append(request)
-        return tuple(_conversation(requests, SPARK) for requests in list(talks.values())[:most])
+        found = [requests for requests in talks.values() if _passes(requests[0], filters)]
+        return tuple(_conversation(requests, SPARK) for requests in found[:most])
 
     def conversation(self, number: int) -> tuple[Conversation, tuple[Request, ...]] | None:
         """One conversation and its latest requests, the latest first; None where there is none of that number."""
@@ -155,19 +161,41 @@ class History:
         requests = _sound(Request, self._rows(query, number, TURNS))
         return (_conversation(requests, TURNS), requests) if requests else None
 
-    def requests(self, before: int | None, most: int = PAGE) -> tuple[Request, ...]:
-        """The latest ones, or the latest before that id."""
-        query = f"SELECT {_REQUEST} FROM {_SOUND} WHERE id < ? ORDER BY id DESC LIMIT ?"
-        return _sound(Request, self._rows(query, 2**63 - 1 if before is None else before, most))
+    def requests(
+        self, before: int | None = None, filters: Filters = ALL, most: int = PAGE
+    ) -> tuple[tuple[Request, ...], int | None]:
+        """The latest ones, or the latest before that id, and the id before which there are more, None at the end.
+
+        Where `filters` leave few, the answer ends with the requests that were looked through: older ones are left for
+        the next. Those of a conversation have an index.
+        """
+        ((last,),) = self._rows("SELECT max(id) FROM requests")
+        end = (last or 0) + 1 if before is None else min(before, (last or 0) + 1)
+        first = max(0, end - LOOKED_THROUGH) if filters != ALL and filters.conversation is None else 0
+        columns = {name: value for name, value in filters.given().items() if name != "cause"}
+        conditions = [f"{name} = ?" for name in columns]
+        if filters.cause is not None:
+            conditions.append("EXISTS (SELECT 1 FROM findings WHERE request = requests.id AND cause = ?)")
+        where = " AND ".join(["id < ?", "id >= ?", *conditions])
+        values = (*columns.values(), *([filters.cause] if filters.cause is not None else []))
+        query = f"SELECT {_REQUEST} FROM {_SOUND} WHERE {where} ORDER BY id DESC LIMIT ?"
+        rows = self._rows(query, end, first, *values, most + 1)
+        older = rows[most - 1][0] if len(rows) > most else first if first > 0 and self._is_any_before(first) else None
+        return _sound(Request, rows[:most]), older
+
+    def models(self) -> tuple[str, ...]:
+        """Names of models that were asked for lately."""
+        query = "SELECT DISTINCT model FROM (SELECT model FROM requests ORDER BY id DESC LIMIT ?) ORDER BY model"
+        return tuple(name for (name,) in self._rows(query, RECENT) if isinstance(name, str) and name)[:MODELS]
 
     def request(self, number: int) -> Request | None:
         return next(iter(_sound(Request, self._rows(f"SELECT {_REQUEST} FROM {_SOUND} WHERE id = ?", number))), None)
 
-    def listed(self, requests: Sequence[Request]) -> tuple[Listed, ...]:
-        """With the costliest cause of each."""
+    def listed(self, requests: Sequence[Request], cause: str | None = None) -> tuple[Listed, ...]:
+        """With the costliest cause of each, or the one that is asked for."""
         marks = ", ".join("?" * len(requests))
-        query = f"SELECT request, {_WHY} FROM findings WHERE request IN ({marks}) ORDER BY tokens"
-        rows = self._rows(query, *(one.id for one in requests))
+        query = f"SELECT request, {_WHY} FROM findings WHERE request IN ({marks}) ORDER BY cause = ?, tokens"
+        rows = self._rows(query, *(one.id for one in requests), cause)
         found = {number: why for number, *rest in rows for why in _whys([rest])}
         return tuple(Listed(one, found.get(one.id)) for one in requests)
 
@@ -192,7 +220,10 @@ class History:
         ((after,),) = self._rows(query.format("min", ">"), request.conversation, request.id)
         return before, after
 
-    def _rows(self, query: str, *values: float) -> list[tuple[Any, ...]]:
+    def _is_any_before(self, number: int) -> bool:
+        return bool(self._rows("SELECT 1 FROM requests WHERE id < ? LIMIT 1", number))
+
+    def _rows(self, query: str, *values: float | str | None) -> list[tuple[Any, ...]]:
         assert self._db is not None, "begin comes first"
         try:
             return self._db.execute(query, values).fetchall()
@@ -214,6 +245,10 @@ def what(cause: str, place: str) -> str:
         return WHAT[Known(cause)].format(place or "the prompt")
     except ValueError:
         return cause
+
+
+def _passes(request: Request, filters: Filters) -> bool:
+    return filters.model in (None, request.model) and filters.endpoint in (None, request.endpoint)
 
 
 def _whys(rows: Iterable[Sequence[Any]]) -> tuple[Why, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from toki.printable import printable
 
-VOID = frozenset({"link", "meta", "br", "rect", "line", "path", "polyline"})
+VOID = frozenset({"link", "meta", "br", "input", "rect", "line", "path", "polyline"})
 
 
 class Html(str):

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toki.page import charts
+from toki.page.filters import address
+from toki.page.filters import form
+from toki.page.history import LOOKED_THROUGH
+from toki.page.history import PAGE
 from toki.page.history import RECENT
 from toki.page.history import TURNS
 from toki.page.html import Html
@@ -14,6 +18,9 @@ from toki.page.model import Conversations
 from toki.page.model import ConversationView
 from toki.page.model import Listed
 from toki.page.model import Requests
+from toki.page.routes import FILTERS
+from toki.page.routes import Filters
+from toki.page.routes import Kind
 from toki.page.routes import Range
 from toki.page.shell import card
 from toki.page.shell import cards
@@ -34,22 +41,33 @@ from toki.page.words import share
 ALONE = "evaluated, if toki did nothing; what has no prediction counts as measured"
 
 
-def requests(view: Requests, base: str) -> str:
-    """The page with all requests."""
-    older = None
+def requests(view: Requests, base: str, filters: Filters, models: Sequence[str]) -> str:
+    """The page with all requests, or those that `filters` leave."""
+    older, looked = None, None
     if view.older is not None:
-        older = tag("p", tag("a", "Older requests", href=f"{base}/requests?before={view.older}", rel="next"))
-    return document(base, "Requests", "requests", sheet(requests_table(view.requests, base, "Requests"), older))
+        href = address(base, "requests", filters, before=view.older)
+        older = tag("p", tag("a", "Older requests", href=href, rel="next"))
+        if len(view.requests) < PAGE:
+            looked = note(f"All among {LOOKED_THROUGH:,} requests, back to number {view.older}; older ones come next.")
+    return document(
+        base,
+        "Requests",
+        "requests",
+        form(base, "requests", FILTERS[Kind.REQUESTS], filters, models),
+        sheet(requests_table(view.requests, base, "Requests"), looked, older),
+    )
 
 
-def conversations(view: Conversations, base: str, now: float) -> str:
-    """The page with the conversations of a time."""
+def conversations(view: Conversations, base: str, now: float, filters: Filters, models: Sequence[str]) -> str:
+    """The page with the conversations of a time, or those that `filters` leave."""
+    span = Range(view.range)
     shown = conversations_table(view.conversations, base, now, "No conversation in this time.")
     return document(
         base,
         "Conversations",
         "conversations",
-        ranges(base, "conversations", Range(view.range)),
+        ranges(span, lambda one: address(base, "conversations", filters, one)),
+        form(base, "conversations", FILTERS[Kind.CONVERSATIONS], filters, models, span),
         sheet(shown),
         note(f"Of the latest {RECENT:,} requests of this time."),
     )
@@ -85,7 +103,12 @@ def one_conversation(view: ConversationView, base: str) -> str:
             charts.turns(one.turns),
             charts.figures(heads, figures),
         ),
-        section("requests", "Its requests", requests_table(view.requests, base, "Its requests")),
+        section(
+            "requests",
+            "Its requests",
+            requests_table(view.requests, base, "Its requests"),
+            tag("p", tag("a", "All its requests", href=address(base, "requests", Filters(conversation=one.id)))),
+        ),
     )
 
 

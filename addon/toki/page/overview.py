@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toki.page import charts
+from toki.page.filters import address
 from toki.page.html import Html
 from toki.page.html import join
 from toki.page.html import tag
@@ -17,6 +18,8 @@ from toki.page.model import Checks
 from toki.page.model import Held
 from toki.page.model import Overview
 from toki.page.model import Server
+from toki.page.routes import CHOICES
+from toki.page.routes import Filters
 from toki.page.routes import Range
 from toki.page.shell import card
 from toki.page.shell import cards
@@ -45,7 +48,7 @@ def overview(view: Overview, base: str) -> str:
         base,
         "Overview",
         "",
-        ranges(base, "", span),
+        ranges(span, lambda one: f"{base}/?range={one}"),
         tag("div", *_warnings(view, base), id="warnings", data_live=True),
         section("figures", f"The last {view.range}", _figures(view), live=True),
         section("timeline", "Reuse over time", *_timeline(view), live=True),
@@ -182,4 +185,7 @@ def _cause(cause: Cause, most: int, base: str) -> Html:
             tag("b", cause.remedy),
         ),
         tag("p", "For example ", example, f": {cause.verdict}", class_="facts"),
+        tag("p", tag("a", "All such requests", href=address(base, "requests", Filters(cause=cause.cause))))
+        if cause.cause in CHOICES["cause"]
+        else None,
     )

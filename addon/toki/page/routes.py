@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import fields
+from dataclasses import replace
 from enum import StrEnum
 from urllib.parse import parse_qs
+
+from toki.endpoints import ENDPOINTS
+from toki.engine.events import Action
+from toki.engine.events import Outcome
+from toki.inspect.finding import Cause
 
 API = "/api"
 LARGEST = 2**63 - 1  # ids of SQLite
@@ -43,6 +53,23 @@ class Range(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Filters:
+    """What all that is listed has in common; None: whatever it may be."""
+
+    outcome: str | None = None
+    action: str | None = None
+    cause: str | None = None
+    endpoint: str | None = None
+    model: str | None = None
+    conversation: int | None = None
+
+    def given(self) -> dict[str, str]:
+        """Those that are set, as they stand in a query."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: str(value) for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """`number`: of a request or conversation. `range` None: what suits the requests that are there. `before`: only
     requests with a smaller id."""
@@ -53,6 +80,7 @@ class Wanted:
     range: Range | None = None
     before: int | None = None
     file: str = ""
+    filters: Filters = Filters()
 
 
 class Unknown(Exception):
@@ -66,6 +94,17 @@ class Unknown(Exception):
 FILES = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _LISTS = {"": Kind.OVERVIEW, "requests": Kind.REQUESTS, "conversations": Kind.CONVERSATIONS}
 _ONE = {"requests": Kind.REQUEST, "conversations": Kind.CONVERSATION}
+# What a list can be narrowed down by, and what there is to choose from where not anything can be meant.
+FILTERS: Mapping[Kind, Sequence[str]] = {
+    Kind.REQUESTS: tuple(field.name for field in fields(Filters)),
+    Kind.CONVERSATIONS: ("endpoint", "model"),
+}
+CHOICES: Mapping[str, Collection[str]] = {
+    "outcome": tuple(Outcome),
+    "action": tuple(Action),
+    "cause": tuple(Cause),
+    "endpoint": tuple(endpoint.name for endpoint in ENDPOINTS),
+}
 
 
 def wanted(method: str, target: str) -> Wanted:
@@ -78,9 +117,12 @@ def wanted(method: str, target: str) -> Wanted:
         return found
     if method not in ("GET", "HEAD"):
         raise Unknown(405, "this can only be looked at (GET)")
-    values = parse_qs(query, keep_blank_values=True)
-    return Wanted(
-        found.kind, found.api, found.number, _range(values.get("range")), _number(values.get("before")), found.file
+    values = parse_qs(query.encode(errors="replace").decode(), keep_blank_values=True)  # it may hold bytes of no text
+    return replace(
+        found,
+        range=_range(values.get("range")),
+        before=_number("before", values.get("before")),
+        filters=_filters(values, FILTERS[found.kind]) if found.kind in FILTERS else Filters(),
     )
 
 
@@ -118,9 +160,21 @@ def _range(values: list[str] | None) -> Range | None:
         raise Unknown(400, f"range must be one of {', '.join(Range)}") from None
 
 
-def _number(values: list[str] | None) -> int | None:
+def _number(name: str, values: list[str] | None) -> int | None:
     if not values:
         return None
     if re.fullmatch(r"[0-9]{1,19}", values[-1]) and int(values[-1]) <= LARGEST:
         return int(values[-1])
-    raise Unknown(400, "before must be the number of a request")
+    raise Unknown(400, f"{name} must be the number of a request")
+
+
+def _filters(values: Mapping[str, list[str]], names: Sequence[str]) -> Filters:
+    """A form sends what was left open too, as an empty text."""
+    given = {field.name: values[field.name][-1:] for field in fields(Filters) if any(values.get(field.name, [])[-1:])}
+    for name, (value,) in given.items():
+        if name not in names:
+            raise Unknown(400, f"these can't be narrowed down by {name}, but by {', '.join(names)}")
+        if name in CHOICES and value not in CHOICES[name]:
+            raise Unknown(400, f"{name} must be one of {', '.join(CHOICES[name])}")
+    conversation = _number("conversation", given.pop("conversation", None))
+    return Filters(conversation=conversation, **{name: value for name, (value,) in given.items()})

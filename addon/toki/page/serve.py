@@ -62,7 +62,7 @@ HERE = Path(__file__).parent
 
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 SAFE = (
     ("Content-Security-Policy", POLICY),
@@ -189,7 +189,7 @@ def _overview(history: History, asked: Wanted, base: str, servers: tuple[Server,
         causes = history.causes(since)
         checks = history.checks(since)
         talks = history.conversations(since, SHOWN)
-        latest = history.listed(history.requests(None, SHOWN))
+        latest = history.listed(history.requests(most=SHOWN)[0])
         trouble = ""
     except Unreadable as error:
         timeline, causes, checks, talks, latest, trouble = (), (), NOTHING, (), (), str(error)
@@ -216,18 +216,19 @@ def _overview(history: History, asked: Wanted, base: str, servers: tuple[Server,
 
 def _requests(history: History, asked: Wanted, base: str) -> Answer:
     history.begin()
-    found = history.requests(asked.before)
-    older = found[-1].id if found and history.requests(found[-1].id, 1) else None
-    view = Requests(history.listed(found), older)
-    return _json(asdict(view)) if asked.api else _html(requests(view, base))
+    found, older = history.requests(asked.before, asked.filters)
+    view = Requests(history.listed(found, asked.filters.cause), older)
+    return _json(asdict(view)) if asked.api else _html(requests(view, base, asked.filters, history.models()))
 
 
 def _conversations(history: History, asked: Wanted, base: str) -> Answer:
     history.begin()
     now = time.time()
     span = asked.range or history.suiting(now)
-    view = Conversations(span, history.conversations(now - span.seconds, LISTED))
-    return _json(asdict(view)) if asked.api else _html(conversations(view, base, now))
+    view = Conversations(span, history.conversations(now - span.seconds, LISTED, asked.filters))
+    if asked.api:
+        return _json(asdict(view))
+    return _html(conversations(view, base, now, asked.filters, history.models()))
 
 
 def _conversation(history: History, asked: Wanted, base: str) -> Answer:

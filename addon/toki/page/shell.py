@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 
@@ -118,12 +119,9 @@ def request(base: str, number: int | None, words: str = "") -> Html | str:
     return UNKNOWN if number is None else tag("a", words or f"{number}", href=f"{base}/requests/{number}")
 
 
-def ranges(base: str, path: str, here: Range) -> Html:
+def ranges(here: Range, address: Callable[[Range], str]) -> Html:
     """The choice of a time."""
-    links = (
-        tag("a", f"{one}", href=f"{base}/{path}?range={one}", aria_current="true" if one is here else None)
-        for one in Range
-    )
+    links = (tag("a", f"{one}", href=address(one), aria_current="true" if one is here else None) for one in Range)
     return tag("nav", "The last ", *links, class_="ranges", aria_label="Time")
 
 
