@@ -89,6 +89,14 @@ class Check:
     ms: float
 
 
+def alone_evaluated(prompt_tokens: int | None, alone: int | None, evaluated: int | None) -> int | None:
+    """What the server left alone would have evaluated of a request, as predicted; as measured where that was not. None
+    where the server told nothing: such a request counts for neither."""
+    if evaluated is None or prompt_tokens is None or alone is None:
+        return evaluated
+    return prompt_tokens - alone
+
+
 class Refused(Exception):
     """The file is one that toki must not write to; the text says why and what to do."""
 

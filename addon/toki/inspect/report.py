@@ -29,6 +29,7 @@ from toki.inspect.records import Own
 from toki.inspect.records import Request
 from toki.inspect.records import Why
 from toki.printable import printable
+from toki.schema import alone_evaluated
 
 MOST = 10  # lines of a table
 NEAR = 0.02  # of a prompt: a prediction that is closer is right
@@ -123,10 +124,8 @@ class _Tally:
     def add(self, row: Request) -> None:
         self._outcomes[row.outcome] += 1
         self._prompt_tokens += row.prompt_tokens or 0
-        if row.evaluated is not None:
-            self.evaluated += row.evaluated
-            unpredicted = row.prompt_tokens is None or row.alone is None
-            self._alone_evaluated += row.evaluated if unpredicted else (row.prompt_tokens or 0) - (row.alone or 0)
+        self.evaluated += row.evaluated or 0
+        self._alone_evaluated += alone_evaluated(row.prompt_tokens, row.alone, row.evaluated) or 0
 
     def sums(self) -> Sums:
         return Sums(

@@ -14,6 +14,7 @@ from dataclasses import field
 from toki.schema import Check
 from toki.schema import Found
 from toki.schema import Row
+from toki.schema import alone_evaluated
 
 # Seconds; of the time for which toki held a request, and of the time to the first byte.
 HELD = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
@@ -70,10 +71,8 @@ def _count_row(counts: Counts, row: Row) -> None:
     counts.tokens["prompt"] += row.prompt_tokens or 0
     counts.tokens["reused"] += row.reused or 0
     counts.tokens["reply"] += row.reply_tokens or 0
-    if row.evaluated is not None:
-        foreseen = row.prompt_tokens is not None and row.alone is not None
-        counts.tokens["evaluated"] += row.evaluated
-        counts.tokens["alone_evaluated"] += (row.prompt_tokens or 0) - (row.alone or 0) if foreseen else row.evaluated
+    counts.tokens["evaluated"] += row.evaluated or 0
+    counts.tokens["alone_evaluated"] += alone_evaluated(row.prompt_tokens, row.alone, row.evaluated) or 0
     for own in row.own:
         counts.own_requests[own.purpose] += 1
         counts.own_evaluated[own.purpose] += own.evaluated or 0

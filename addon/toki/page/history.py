@@ -37,6 +37,7 @@ from toki.page.model import Turn
 from toki.page.model import Why
 from toki.page.routes import Filters
 from toki.page.routes import Range
+from toki.schema import alone_evaluated
 
 RECENT = 2_000  # latest requests that conversations, and the names of models, are looked for in
 LOOKED_THROUGH = 100_000  # requests among which those of one answer are looked for
@@ -298,9 +299,6 @@ def _conversation(requests: Sequence[Request], turns: int) -> Conversation:
 
 
 def _sums(one: Request) -> Sums:
-    alone = one.evaluated
-    if one.evaluated is not None and one.prompt_tokens is not None and one.alone is not None:
-        alone = one.prompt_tokens - one.alone
     return Sums(
         requests=1,
         hits=int(one.outcome == "hit"),
@@ -310,5 +308,5 @@ def _sums(one: Request) -> Sums:
         prompt_tokens=one.prompt_tokens or 0,
         reused=one.reused or 0,
         evaluated=one.evaluated or 0,
-        alone_evaluated=alone or 0,
+        alone_evaluated=alone_evaluated(one.prompt_tokens, one.alone, one.evaluated) or 0,
     )
