@@ -62,6 +62,12 @@ class Row:
     total_ms: float
     own: tuple[Own, ...] = ()  # what toki itself sent for it, in rows of another table
 
+    @property
+    def saved(self) -> int:
+        """Tokens that were not evaluated, against the server left alone as predicted; own requests counted."""
+        alone = alone_evaluated(self.prompt_tokens, self.alone, self.evaluated) or 0
+        return alone - (self.evaluated or 0) - sum(own.evaluated or 0 for own in self.own)
+
 
 @dataclass(frozen=True, slots=True)
 class Found:

@@ -130,6 +130,7 @@ class Upstream:
         self._names: dict[str, str] = {}  # what a router calls its models, by what clients call them
         self._tasks: set[asyncio.Task[Any]] = set()
         self.verifier = Verifier(settings.verify)
+        self.saved = 0  # tokens, since it is looked after: see Row
 
     @property
     def looks_up(self) -> bool:
@@ -381,6 +382,7 @@ class Upstream:
         if exchange is None:
             return
         row = exchange.row(record)
+        self.saved += row.saved
         self._put(row)
         self.inspector.conclude(row, record, exchange.unread, partial(self._explained, exchange))
 

@@ -116,6 +116,9 @@ def test_it_shows_what_was_recorded_and_what_is_believed(shown: Shown) -> None:
     held = [one for one in server["holdings"] if one["conversation"] == last["conversation"]]
     assert any(one["tokens"] >= last["prompt_tokens"] and 0 <= one["idle_s"] < 600 for one in held)
     assert server["ms_per_token"] > 0
+    assert server["saving"]["tokens"] == found["saving"]["tokens"]
+    assert server["saving"]["seconds"] == pytest.approx(server["saving"]["tokens"] * server["ms_per_token"] / 1000)
+    assert [one["saving"]["tokens"] for one in found["servers"] if one["slots"] is None] == [0]
     page = shown.get("/toki/?range=day").body.decode()
     assert "a clock in the system text" in page
     assert f"{found['sums']['evaluated']:,}" in page

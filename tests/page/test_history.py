@@ -92,6 +92,21 @@ def test_the_sums_of_minutes_follow_what_is_written_and_deleted(tmp_path: Path) 
     assert 0 < len(minutes(path)) < len(before)
 
 
+@pytest.mark.parametrize(
+    ("alone", "evaluated", "own", "saved"),
+    [
+        (10, 60, (), 30),
+        (40, 60, (OWN, OWN), -20),
+        (None, 60, (OWN,), -10),
+        (10, None, (), 0),
+        (None, None, (OWN,), -10),
+    ],
+)
+def test_what_a_request_saved(alone: int | None, evaluated: int | None, own: tuple[Own, ...], saved: int) -> None:
+    row = Row(**WRITTEN, at=0.0, outcome=Outcome.HIT, alone=alone, evaluated=evaluated, own=own)
+    assert row.saved == saved
+
+
 def minutes(path: Path) -> list[tuple[int, ...]]:
     db = sqlite3.connect(path)
     try:

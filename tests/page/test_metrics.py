@@ -16,6 +16,7 @@ from toki.engine.events import Outcome
 from toki.page.counters import Counters
 from toki.page.metrics import text
 from toki.page.model import Held
+from toki.page.model import Saving
 from toki.page.model import Server
 from toki.schema import Check
 from toki.schema import Found
@@ -46,7 +47,7 @@ def read(written: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
 
 def server(name: str) -> Server:
     held = (Held(0, 100, True, 1, 2.0), Held(None, 70, False, None, None), Held(None, 30, False, None, None))
-    return Server(name, "auto", "4 slots, trusted", True, 4, 4096, None, 1, 2.5, held)
+    return Server(name, "auto", "4 slots, trusted", True, 4, 4096, None, 1, 2.5, Saving(0, 0.0), held)
 
 
 def test_everything_that_was_counted_is_read_back() -> None:

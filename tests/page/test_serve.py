@@ -62,7 +62,8 @@ class Desk:
             "http://127.0.0.1:1", backend, settings, lambda row: None, self.executor, self.complaints
         )
         self.counters = Counters()
-        self.page = Page(lambda: [self.upstream], self.counters, self.complaints)
+        self.upstreams = [self.upstream]
+        self.page = Page(lambda: self.upstreams, self.counters, self.complaints)
 
     async def ask(self, target: str, base: str = "/toki", method: str = "GET", **headers: Any) -> Answer:
         return await self.page.answer(visit(method=method, **headers), target, base, self.settings, Ids())
@@ -187,6 +188,15 @@ async def test_predictions_are_called_so(desk: Desk) -> None:
     for figure in ("Evaluated", "Reused", "Requests"):
         assert f"<dt>{figure}</dt>" in page
     assert "evaluated by the server alone (predicted)" in page
+
+
+async def test_each_of_several_servers_tells_what_was_saved_there(desk: Desk) -> None:
+    desk.upstream.saved = -1200
+    assert "since toki looks after it" not in await desk.html("/"), "it is what was saved in all"
+    desk.upstreams.append(desk.upstream)
+    assert (await desk.html("/")).count("lost 1,200 tokens, since toki looks after it (predicted)") == 2
+    found = await desk.json("/overview")
+    assert [one["saving"] for one in found["servers"]] == [{"tokens": -1200, "seconds": None}] * 2
 
 
 async def test_another_answer_without_the_cache_is_a_warning(desk: Desk) -> None:

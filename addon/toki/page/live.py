@@ -16,6 +16,7 @@ from toki.page.model import Held
 from toki.page.model import Memory
 from toki.page.model import Option
 from toki.page.model import Place
+from toki.page.model import Saving
 from toki.page.model import Server
 from toki.page.model import Why
 from toki.upstream import Upstream
@@ -27,6 +28,7 @@ def server(upstream: Upstream, conversation_of: Ids) -> Server:
     """A server now."""
     rules = upstream.rules
     seen, now = _last_seen(upstream.inspector.latest), time.time()
+    pace = speed(upstream)
     return Server(
         name=upstream.name,
         mode=upstream.settings.mode,
@@ -36,7 +38,8 @@ def server(upstream: Upstream, conversation_of: Ids) -> Server:
         context=None if rules is None else _bounded(rules.n_ctx),
         ram=None if rules is None else _bounded(rules.ram),
         open=upstream.open,
-        ms_per_token=speed(upstream),
+        ms_per_token=pace,
+        saving=Saving(upstream.saved, None if pace is None else upstream.saved * pace / 1000),
         holdings=tuple(
             Held(
                 slot=one.slot,

@@ -24,9 +24,17 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Saving:
+    """Against the server left alone, as predicted; `seconds` at the measured prefill speed."""
+
+    tokens: int
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """One llama-server (or one model of a router) now. `context`: tokens that fit into one slot; `ram`: tokens that its
-    RAM cache is believed to hold at most."""
+    RAM cache is believed to hold at most; `saving`: since toki looks after it with its present options."""
 
     name: str
     mode: str
@@ -37,6 +45,7 @@ class Server:
     ram: int | None
     open: int
     ms_per_token: float | None
+    saving: Saving
     holdings: tuple[Held, ...]
 
 
@@ -68,14 +77,6 @@ class Bar:
 
     at: int
     sums: Sums
-
-
-@dataclass(frozen=True, slots=True)
-class Saving:
-    """Against the server left alone, as predicted; `seconds` at the measured prefill speed."""
-
-    tokens: int
-    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)

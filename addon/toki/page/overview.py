@@ -17,6 +17,7 @@ from toki.page.model import Cause
 from toki.page.model import Checks
 from toki.page.model import Held
 from toki.page.model import Overview
+from toki.page.model import Saving
 from toki.page.model import Server
 from toki.page.routes import CHOICES
 from toki.page.routes import Filters
@@ -52,7 +53,7 @@ def overview(view: Overview, base: str) -> str:
         tag("div", *_warnings(view, base), id="warnings", data_live=True),
         section("figures", f"The last {view.range}", _figures(view), live=True),
         section("timeline", "Reuse over time", *_timeline(view), live=True),
-        *(_server(base, place, one) for place, one in enumerate(view.servers)),
+        *(_server(base, place, one, alone=len(view.servers) == 1) for place, one in enumerate(view.servers)),
         section("causes", "Processed again, and why", _causes(view, base), live=True),
         section(
             "conversations",
@@ -127,10 +128,13 @@ def _bar(bar: Bar) -> list[str]:
     return [f"{local(bar.at):%Y-%m-%d %H:%M}", *map(number, figures)]
 
 
-def _server(base: str, place: int, server: Server) -> Html:
+def _server(base: str, place: int, server: Server, *, alone: bool) -> Html:
+    """`alone`: there is no other, so that what it saved is what was saved."""
     facts = [server.state, f"mode {server.mode}", f"{number(server.open)} under way"]
     if server.ms_per_token is not None:
         facts.append(f"{server.ms_per_token:.3g} ms per prompt token (measured)")
+    if not alone:
+        facts.append(_saved(server.saving))
     slots = [one for one in server.holdings if one.slot is not None]
     ram = sorted((one for one in server.holdings if one.slot is None), key=lambda one: -one.tokens)
     whole = max([server.context or 0, *(one.tokens for one in server.holdings)])
@@ -153,6 +157,12 @@ def _server(base: str, place: int, server: Server) -> Html:
         note(f"As toki believes it.{' ' if size else ''}{size}{more}") if rows else None,
         live=True,
     )
+
+
+def _saved(saving: Saving) -> str:
+    seconds = "" if saving.seconds is None else f", about {lasting(abs(saving.seconds))} of prefill"
+    word = "saved" if saving.tokens >= 0 else "lost"
+    return f"{word} {abs(saving.tokens):,} tokens{seconds}, since toki looks after it (predicted)"
 
 
 def _place(base: str, name: str, one: Held | None, whole: int) -> list[str]:
