@@ -148,9 +148,9 @@ class Course:
         shares = knowledge.shares(flight.prompt)
         wish = replace(knowledge.wish(flight), shares=shares)
         unsteered = replace(knowledge.wish(flight, steered=False), shares=shares) if flight.key >= 0 else None
-        step = Launched(flight.key, wish, unsteered)
+        step, at = Launched(flight.key, wish, unsteered), flight.launched_at
         for belief in knowledge.beliefs:
-            belief.timeline.take(step, flight.released, flight.seen, flight.launched_at)
+            belief.timeline.take(step, flight.released, flight.seen, at)
         if knowledge.belief is not None:
             flight.slot = knowledge.belief.base.running(flight.key)
 
@@ -242,11 +242,11 @@ class Course:
         if reply is None:  # n > 1 hides it: it may be as long as the request allows
             reply = flight.ask.max_tokens or 1
         ended = flight.ended or at
-        took = measured.took or inf
+        likely = min(flight.launched_at + (measured.took or inf), ended)
         soonest = flight.released + measured.took
         step = Finished(flight.key, reply, shifted=measured.truncated)
         for belief in knowledge.beliefs:
-            belief.timeline.take(step, soonest, ended, min(flight.launched_at + took, ended))
+            belief.timeline.take(step, soonest, ended, likely)
         if flight.misread:
             knowledge.lose_track()
         if prompt is None or measured.truncated:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
+from operator import attrgetter
 
 from toki.engine.account import Account
 from toki.engine.contents import UNKNOWN
@@ -37,6 +38,8 @@ COLLECT = 1024  # token lists at which those that nothing refers to are forgotte
 LIKELY = 4  # hypotheses for which another order of what happened is looked for
 WORTH_TIMING = 64  # evaluated tokens from which the time that they took tells the server's speed
 
+_errors = attrgetter("errors")
+
 
 class Knowledge:
     """What is known of one server."""
@@ -63,7 +66,7 @@ class Knowledge:
     @property
     def belief(self) -> Belief | None:
         """The hypothesis that was wrong least; the likeliest one where several were."""
-        return min(self.beliefs, key=lambda belief: belief.errors) if self.beliefs else None
+        return min(self.beliefs, key=_errors, default=None)
 
     @property
     def undecided(self) -> bool:
@@ -114,7 +117,7 @@ class Knowledge:
 
     def shares(self, prompt: Held) -> dict[Held, int]:
         """How much a prompt likely starts with of all that slots and RAM entries are believed to hold now."""
-        held = list({one for belief in self.beliefs for one in (*belief.base.holds(), *belief.alone.holds())})
+        held = list(set().union(*(shadow.holds() for one in self.beliefs for shadow in {one.base, one.alone})))
         return dict(zip(held, self.contents.likely(held, [prompt])[0].tolist(), strict=True))
 
     def launch(self, flight: Flight) -> Launch | None:
@@ -162,7 +165,7 @@ class Knowledge:
             return False  # nor does one that could reuse nothing
         surprised = False
         latest = (flight.ended or at) - measured.took
-        likely = sorted(self.beliefs, key=lambda belief: belief.errors)[:LIKELY]
+        likely = sorted(self.beliefs, key=_errors)[:LIKELY]
         for belief in self.beliefs:
             belief.timeline.launched_by(flight.key, latest)
             right = belief.judge(flight.key, measured.reused, flight.overlapped, measured.slot, belief in likely)

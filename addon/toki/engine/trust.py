@@ -58,6 +58,7 @@ class Belief:
         self.score = 0.0  # trust: grows with right predictions, shrinks fast with wrong ones
         self._against = AGAINST * deviations(rules, known)
         self._wrong = 0.0  # how much it was wrong, forgotten slowly
+        self.errors = self._against  # what tells hypotheses apart: how much each was wrong, and is otherwise than said
         self._told = known.ram if rules.ram == known.ram else None  # the size of the RAM cache, where it was said
         self.ram_low = 0  # tokens that the RAM cache is known to hold
         self.ram_high = UNLIMITED  # tokens that it is known not to hold
@@ -79,11 +80,6 @@ class Belief:
     def trusted(self) -> bool:
         return self.score >= ENOUGH and not (self._back and self._back < 0)
 
-    @property
-    def errors(self) -> float:
-        """What tells hypotheses apart: how much each was wrong, and is otherwise than said."""
-        return self._wrong + self._against
-
     def lengths(self) -> list[int]:
         """Tokens that each slot should show."""
         return [slot.held.length if slot.held is not None else 0 for slot in self.base.slots]
@@ -104,7 +100,7 @@ class Belief:
         if not launch.sure:
             if reused >= launch.reuse.low:
                 self._get_to_know(reused <= launch.reuse.likely)
-            if reused not in (launch.reuse.likely, *range(launch.reuse.low, launch.reuse.likely)):
+            if not launch.reuse.low <= reused <= launch.reuse.likely:
                 # What is unknown may explain it; but another hypothesis may need no such excuse.
                 self._err(EXCUSED)
         if self._back is not None and launch.sure and launch.back >= FAR and reused <= launch.reuse.high:
@@ -136,13 +132,17 @@ class Belief:
     def _count(self, right: bool, weight: float = 1.0) -> None:
         if right:
             self.score = min(CAP, self.score + 1)
-            self._wrong *= FADE
+            self._be_wrong(self._wrong * FADE)
         else:
             self.score = max(-CAP, self.score - WRONG * weight)
             self._err(weight)
 
     def _err(self, weight: float) -> None:
-        self._wrong = min(MOST_ERRORS, self._wrong + weight)
+        self._be_wrong(min(MOST_ERRORS, self._wrong + weight))
+
+    def _be_wrong(self, wrong: float) -> None:
+        self._wrong = wrong
+        self.errors = wrong + self._against
 
     def _learn_ram(self, launch: Launch, reused: int, right: bool) -> bool:
         """Narrow the size of the RAM cache down; whether a wrong prediction is explained by it.
@@ -194,7 +194,13 @@ class Belief:
         contents = self.base.contents
         views = [view for view in slots if view.id < self.rules.n_slots]
         order = self._by_task(views)
-        moved = self._misfits(views, order) <= self._misfits(views) and self._rearrange(order)
+        moved = False
+        if order is not None and self._misfits(views, order) <= self._misfits(views):
+            self._rearrange(order)
+            moved = True
+        odd = [view for view in views if not _as_believed(self.base.slots[view.id], view)]
+        if not odd and not moved:
+            return True
         # What lies in a slot of unknown contents can draw any request to it.
         drawn = any(slot.held is not None and slot.held.place == UNKNOWN for slot in self.base.slots)
         shadows = self._alike()
@@ -203,10 +209,9 @@ class Belief:
             if slot.held is not None:
                 elsewhere.setdefault(slot.held.length, set()).add(slot.held)
         strange = False
-        for view in views:
+        for view in odd:
+            assert view.n_tokens is not None  # else there is nothing to differ
             slot = self.base.slots[view.id]
-            if view.busy or view.n_tokens is None or (slot.idle and not slot.cut and _length(slot) == view.n_tokens):
-                continue
             if _fits(slot, view):
                 for shadow in shadows if slot.held is not None and slot.held.place != UNKNOWN else ():
                     shadow.measure(view.id, view.n_tokens)
@@ -234,18 +239,19 @@ class Belief:
         """Where a look is wholly explained by requests having taken the slots in another way, believe that."""
         views = [view for view in slots if view.id < self.rules.n_slots]
         order = self._by_task(views)
-        if not self._misfits(views, order) and self._rearrange(order):
+        if order is not None and not self._misfits(views, order):
+            self._rearrange(order)
             self.timeline.forget()
 
-    def _by_task(self, views: Sequence[SlotView]) -> list[int]:
+    def _by_task(self, views: Sequence[SlotView]) -> list[int] | None:
         """For each slot the one on which, as believed, that request ran last which has the same place in the order in
-        which they came: the server numbers its tasks. The slots as they are where it has seen other requests."""
+        which they came: the server numbers its tasks. None: that is itself, or the server has seen other requests."""
         order = list(range(self.rules.n_slots))
         shown = [view.id for view in sorted(views, key=lambda view: view.task) if view.task >= 0]
         slots = self.base.slots
         known = [number for number in sorted(order, key=lambda number: slots[number].turn) if slots[number].turn >= 0]
-        if len(shown) != len(known) or len(views) != len(order):
-            return order
+        if shown == known or len(shown) != len(known) or len(views) != len(order):
+            return None
         unused = [number for number in order if number not in known]
         for number in order:
             order[number] = known[shown.index(number)] if number in shown else unused.pop(0)
@@ -256,13 +262,10 @@ class Belief:
         places = range(self.rules.n_slots) if order is None else order
         return sum(not _fits(self.base.slots[places[view.id]], view) for view in views)
 
-    def _rearrange(self, order: Sequence[int]) -> bool:
-        """Believe of slot n what was believed of `order[n]`; False where that changes nothing."""
-        if all(number == old for number, old in enumerate(order)):
-            return False
+    def _rearrange(self, order: Sequence[int]) -> None:
+        """Believe of slot n what was believed of `order[n]`."""
         for shadow in self._alike():
             shadow.rearrange(order)
-        return True
 
     def _alike(self) -> list[Shadow]:
         """The shadows of which a look tells: that of the server as it is, and the other one where it shows the same."""
@@ -274,6 +277,11 @@ class Belief:
 
 def _length(slot: Slot) -> int:
     return slot.held.length if slot.held is not None else 0
+
+
+def _as_believed(slot: Slot, view: SlotView) -> bool:
+    """Whether a slot shows nothing else than what is believed of it."""
+    return view.busy or view.n_tokens is None or (slot.idle and not slot.cut and _length(slot) == view.n_tokens)
 
 
 def _fits(slot: Slot, view: SlotView) -> bool:
