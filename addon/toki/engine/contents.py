@@ -130,11 +130,11 @@ class Contents:
 
     def lora(self, place: int) -> str:
         """The set of adapters under which the list at `place` was made."""
-        return self._made[self._set[place]][0]
+        return self._made[self._set.item(place)][0]
 
     def owner(self, place: int) -> str:
         """Who left the list at `place`."""
-        return self._made[self._set[place]][1]
+        return self._made[self._set.item(place)][1]
 
     def alike(self, one: Held, other: Held) -> bool:
         """Whether both were made under the same adapters and left by the same owner, as far as that is known. Where
@@ -142,7 +142,7 @@ class Contents:
         if UNKNOWN in (one.place, other.place):
             known = one.place if other.place == UNKNOWN else other.place
             return known == UNKNOWN or not self.owner(known)
-        return bool(self._set[one.place] == self._set[other.place])
+        return bool(self._set.item(one.place) == self._set.item(other.place))
 
     def images(self, place: int) -> tuple[int, ...]:
         """How many tokens of the list at `place` lie before each image or sound."""
@@ -233,20 +233,20 @@ class Contents:
         Beyond the known part of either list nothing contradicts: the shorter one is then taken for a part.
         """
         parts: list[Held] = []
-        if held.place == UNKNOWN:
+        place, length = held.place, held.length
+        if place == UNKNOWN:
             return None, parts
-        row: list[int] = self._lcp[held.place].tolist()
-        lengths: list[int] = self._length.tolist()
-        known, length = lengths[held.place], held.length
+        lcp, known = self._lcp.item, self._length.item
         for other in others:
             if other.place == UNKNOWN:
                 continue
-            shorter = other.length if other.length < length else length
-            both = min(known, lengths[other.place], shorter)
-            if other.place == held.place or row[other.place] >= both:
-                if other.length >= length:
-                    return other, parts
-                parts.append(other)
+            if other.place != place:
+                shared = lcp(place, other.place)
+                if shared < length and shared < other.length and shared < known(place) and shared < known(other.place):
+                    continue
+            if other.length >= length:
+                return other, parts
+            parts.append(other)
         return None, parts
 
     def _grow(self) -> None:

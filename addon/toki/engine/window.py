@@ -49,6 +49,9 @@ class Checkpoint(NamedTuple):
     oldest: int
 
 
+START = Checkpoint(0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
     """What there is to go back to: the copies that were `made`, the latest last, and the window layers themselves from
@@ -85,9 +88,9 @@ def evaluated(
     (`user_starts`: the tokens before each, ascending). What is there when the last of these batches set out, or one at
     a user message, is kept as a checkpoint (ctx:3818-3903).
     """
-    start, left = _back(window, left, length, shared, prompt)
+    start, oldest = _back(window, left, length, shared, prompt)
+    old, new = list(left.until(start + 1).made), list[Checkpoint]()
     start = min(start, prompt - 1)
-    old, new = list(left.made), list[Checkpoint]()
     stops = [prompt - min(window.batch, before_end) for before_end in (4 + window.ubatch, 4)]
     while start < prompt and window.most:
         end = min(start + window.batch, prompt, *(stop for stop in stops if stop > start))
@@ -99,9 +102,9 @@ def evaluated(
                 break
         at_user = start in user_starts and (start > far or start == user_starts[-1])
         if start and (at_user or end + window.ubatch > prompt):
-            _add(window, old, new, Checkpoint(start, max(left.oldest, start - window.cells)))
+            _add(window, old, new, Checkpoint(start, max(oldest, start - window.cells)))
         start = end
-    return Checkpoints(max(left.oldest, prompt - window.cells), (*old, *new))
+    return Checkpoints(max(oldest, prompt - window.cells), (*old, *new))
 
 
 def planted(window: Window, shared: int, prompt: int) -> int | None:
@@ -128,17 +131,17 @@ def user_starts(tokens: npt.NDArray[np.int32], delimiter: Sequence[int]) -> tupl
     return tuple(np.flatnonzero(found).tolist())
 
 
-def _back(window: Window, left: Checkpoints, length: int, shared: int, prompt: int) -> tuple[int, Checkpoints]:
-    """Where evaluation sets out, and what there is to go back to from there (ctx:3524-3628)."""
+def _back(window: Window, left: Checkpoints, length: int, shared: int, prompt: int) -> tuple[int, int]:
+    """Where evaluation sets out, and the first position that the window layers then hold (ctx:3524-3628)."""
     oldest = max(left.oldest, length - window.cells)
     needed = max(0, shared - window.tokens - (0 if shared < prompt else 1))
     if oldest >= needed:
         # Even where no token has left the window (`needed` 0), the server goes back to a checkpoint.
         usable = (c for c in reversed(left.made) if c.tokens <= shared + 1 and (c.oldest < needed or c.oldest == 0))
-        best = next(usable, Checkpoint(0, 0))
+        best = next(usable, START)
         shared = min(shared, max(best.oldest + 1, best.tokens - 1)) if best.tokens else 0
         oldest = max(best.oldest, best.tokens - window.tokens)
-    return shared, Checkpoints(oldest, left.until(shared + 1).made)
+    return shared, oldest
 
 
 def _add(window: Window, old: list[Checkpoint], new: list[Checkpoint], made: Checkpoint) -> None:
