@@ -195,7 +195,7 @@ def test_what_always_holds(window: Window, turns: list[tuple[int, float, int]], 
         shared = int(share * min(prompt, length))
         reuse = reusable(window, left, length, shared, prompt)
         assert 0 <= reuse <= min(shared, prompt - 1)
-        own = [start for start in starts if start < prompt]
+        own = tuple(start for start in starts if start < prompt)
         before, left = left, evaluated(window, left, length, shared, prompt, own)
         assert len(left.made) <= window.most
         assert all(0 < one.tokens < prompt for one in left.made)

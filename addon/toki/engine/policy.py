@@ -23,6 +23,7 @@ from toki.engine.shadow import Launch
 from toki.engine.shadow import Shadow
 from toki.engine.shadow import Wish
 from toki.engine.window import planted
+from toki.engine.window import reusable
 
 MARGIN = 0.01  # of the prompt's full price: a smaller win is not worth a deviation from the server's own choice
 LEAST_WIN = 16  # prompt tokens: nor is one smaller than this, whatever the prompt
@@ -168,16 +169,12 @@ class Returns:
         the others in RAM: int64, shape (conversations, held)."""
         if not held or not self._prompts:
             return np.zeros((len(self._prompts), len(held)), np.int64)
-        shadow = self._shadow
-        if shadow.rules.window is None:
-            reuse = shadow.contents.likely(held, self._prompts, alike=True)
-        else:  # what is shared can't always be gone back to
-            reuse = np.array(
-                [
-                    [shadow.reusable(one, prompt).likely * shadow.contents.alike(one, prompt) for one in held]
-                    for prompt in self._prompts
-                ]
-            )
+        window = self._shadow.rules.window
+        reuse = self._shadow.contents.likely(held, self._prompts, alike=True)
+        if window is not None:  # what is shared can't always be gone back to
+            for place, column in zip(*reuse.nonzero(), strict=True):
+                one, prompt, shared = held[column], self._prompts[place], int(reuse[place, column])
+                reuse[place, column] = reusable(window, one.checkpoints, one.length, shared, prompt.length)
         stored = reuse[:, in_slots:]
         stored[stored < LOADABLE * np.array([one.length for one in held[in_slots:]])] = 0
         return reuse

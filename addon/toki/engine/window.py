@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -79,8 +80,9 @@ def reusable(window: Window, left: Checkpoints, length: int, shared: int, prompt
     return min(_back(window, left, length, shared, prompt)[0], prompt - 1)  # one token is always evaluated
 
 
+@lru_cache(maxsize=256)  # most hypotheses ask for the same
 def evaluated(
-    window: Window, left: Checkpoints, length: int, shared: int, prompt: int, user_starts: Sequence[int] = ()
+    window: Window, left: Checkpoints, length: int, shared: int, prompt: int, user_starts: tuple[int, ...] = ()
 ) -> Checkpoints:
     """What there is to go back to once a prompt was evaluated behind the contents of which `reusable` speaks.
 
