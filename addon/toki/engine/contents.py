@@ -165,14 +165,14 @@ class Contents:
         best = int(used[-1])
         shared = tokens.common_prefix(self[best])
         while shared < len(tokens):
-            wanted = tokens.ids[shared]
+            wanted = tokens.ids.item(shared)
             forks = used[(self._lcp[best, used] == shared) & (self._length[used] > shared)]
             for place in forks.tolist():
-                if place != best and self[place].ids[shared] == wanted:
+                if place != best and self[place].ids.item(shared) == wanted:
                     break
             else:
                 break
-            best = place
+            best, used = place, forks
             shared = tokens.common_prefix(self[best])
         if shared == len(tokens):  # prefer the list itself to one that merely starts with it
             same = used[(self._lcp[best, used] == shared) & (self._length[used] == shared)]

@@ -213,6 +213,8 @@ class Shadow:
             likely = back[span.likely]
             span = Span(min(back[span.low], likely), likely, max(likely, back[span.high]))
         last = prompt.length - 1  # one token is always evaluated
+        if span.high <= last:
+            return span
         return Span(min(span.low, last), min(span.likely, last), min(span.high, last))
 
     # --- what happens -----------------------------------------------------------------------------
@@ -231,7 +233,7 @@ class Shadow:
         if number is None or not self.slots[number].idle:
             return None
         consults = update and rules.ram > 0 and wish.kind is Kind.COMPLETION
-        sure = self._sure(prompt, wish.id_slot) and not (consults and not self.ram_known)
+        sure = self._sure(wish.id_slot) and not (consults and not self.ram_known)
         held = self.slots[number].held
         moved = 0
         entry = None
@@ -339,7 +341,8 @@ class Shadow:
     def correct(self, number: int, held: Held | None) -> None:
         """Believe what was seen of an idle slot rather than what was concluded."""
         self._kept.pop(number, None)
-        self.slots[number] = replace(self.slots[number], held=held, cut=False)
+        slot = self.slots[number]
+        self.slots[number] = Slot(held, slot.key, slot.children, slot.used, slot.turn, lora=slot.lora)
 
     def measure(self, number: int, length: int) -> None:
         """What an idle slot holds is seen to be so long; so is the copy of it in RAM. Where a request was cut off
@@ -360,7 +363,8 @@ class Shadow:
         for number in order:
             self._clock += 1
             slot = self.slots[number]
-            self.slots[number] = replace(slot, turn=self._clock, used=self._clock if slot.idle else slot.used)
+            used = self._clock if slot.idle else slot.used
+            self.slots[number] = Slot(slot.held, slot.key, slot.children, used, self._clock, slot.cut, slot.lora)
 
     def rearrange(self, order: Sequence[int]) -> None:
         """What was believed of slot `order[n]` holds for slot n: requests had taken the slots in another way."""
@@ -416,13 +420,10 @@ class Shadow:
         for wish in front:
             self.launch(wish)
 
-    def _sure(self, prompt: Held, id_slot: int | None) -> bool:
+    def _sure(self, id_slot: int | None) -> bool:
         """Whether every slot that takes part in the choice holds what is known."""
-        for number, slot in enumerate(self.slots):
-            part = id_slot is None or number == id_slot % self.rules.n_slots
-            if part and slot.idle and slot.held is not None and slot.held.place == UNKNOWN:
-                return False
-        return True
+        part = self.slots if id_slot is None else [self.slots[id_slot % self.rules.n_slots]]
+        return not [one for one in part if one.key is None and one.held is not None and one.held.place == UNKNOWN]
 
     def _save(self, number: int, held: Held) -> int:
         """Store a slot's contents in the RAM cache (task: server_prompt_cache alloc); return the tokens written.

@@ -132,9 +132,11 @@ class Timeline:
     def take(self, step: Step, since: float = -inf, until: float = inf, at: float | None = None) -> None:
         """Something happened between `since` and `until`, most likely `at` (None: just now): it comes before what most
         likely happened later, unless more of what was measured contradicts that."""
+        latest = self._moments[-1].at if self._moments else -inf
+        if at is None or latest <= at:
+            self._append(step, since, until, latest if at is None else at)
+            return
         moments = list(self._moments)
-        if at is None:
-            at = moments[-1].at if moments else -inf
         moment = Moment(step, since, until, at, self.base, self.alone)
         place = len(moments)
         while place > max(0, len(moments) - REACH):
@@ -148,12 +150,11 @@ class Timeline:
             if len(self._contradictions(order, place)) <= len(self._contradictions(heard, place)):
                 self._replay(order, place)
                 return
-        self._append(moment)
+        self._append(step, since, until, at)
 
-    def _append(self, moment: Moment) -> None:
-        step = moment.step
+    def _append(self, step: Step, since: float, until: float, at: float) -> None:
         base, alone = self._copies(self.base, self.alone)
-        self._moments.append(Moment(step, moment.since, moment.until, moment.at, base, alone))
+        self._moments.append(Moment(step, since, until, at, base, alone))
         if self.alone is self.base and isinstance(step, Launched | Refused) and step.wish != step.unsteered:
             self.alone = self.base.copy()
         step.apply(self.base, steered=True)
@@ -167,9 +168,11 @@ class Timeline:
 
     def launched_by(self, key: int, latest: float) -> None:
         """The request `key` was launched at the `latest` then, as its answer tells."""
-        for number, moment in reversed(list(enumerate(self._moments))):
+        for number in range(len(self._moments) - 1, -1, -1):
+            moment = self._moments[number]
             if moment.step.key == key and isinstance(moment.step, Launched):
-                self._moments[number] = replace(moment, until=max(moment.since, min(moment.until, latest)))
+                until = max(moment.since, min(moment.until, latest))
+                self._moments[number] = Moment(moment.step, moment.since, until, moment.at, moment.base, moment.alone)
                 return
 
     def reveal(self, key: int, old: Held, place: int) -> None:
@@ -279,7 +282,7 @@ class Timeline:
         while len(self._moments) > start:
             self._moments.pop()
         for moment in order[start:]:
-            self._append(moment)
+            self._append(moment.step, moment.since, moment.until, moment.at)
 
     def _contradictions(self, order: Sequence[Moment], start: int) -> set[int]:
         """Requests launched from `start` on whose figures do not fit if the steps happened in this order."""
