@@ -120,6 +120,8 @@ class Toki:
         except ValueError as error:
             logger.error(f"toki: {error}")  # an error logged at its start ends mitmproxy
         add_options(loader)
+        # Else it writes a debug line for each of toki's calls, which all of mitmproxy's handlers have to look at.
+        logging.getLogger("urllib3").setLevel(logging.INFO)
         views.register()
         self._raised = Raised(ctx.options)
         view = ctx.master.addons.get("view")  # type: ignore[no-untyped-call]

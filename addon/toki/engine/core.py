@@ -96,9 +96,12 @@ class Engine:
 
     @property
     def should_wait(self) -> bool:
-        """Whether a moment's patience would let it decide what can't be decided now."""
+        """Whether a moment's patience would let it decide what can't be decided now. Where requests have all slots, or
+        wait for them, there is nothing to decide: it takes an idle one to steer to."""
         belief = self.belief
-        return self.wants_tokens and belief is not None and belief.trusted and self.unplaced
+        if not self.wants_tokens or belief is None or not belief.trusted or not self.unplaced:
+            return False
+        return self._flights.wanted < belief.rules.n_slots
 
     @property
     def belief(self) -> Belief | None:

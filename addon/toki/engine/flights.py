@@ -137,6 +137,11 @@ class Flights:
         return sum(flight.slots for flight in self)
 
     @property
+    def wanted(self) -> int:
+        """Slots that requests have, or wait for, whose ends were not heard of."""
+        return sum(flight.slots for flight in self if flight.ended is None)
+
+    @property
     def unsettled(self) -> bool:
         """Whether something was seen that the beliefs have yet to hear of."""
         return bool(self._steps)

@@ -271,9 +271,21 @@ class Timeline:
 
     def _explains(self, order: Sequence[Moment], start: int, wrong: set[int], key: int) -> bool:
         """Whether an order, new from `start` on, explains the figures of `key`, and contradicts less than before."""
+        if not self._fits(order, start, key):  # most don't, which a part of the steps shows
+            return False
         left = self._contradictions(order, start)
         keys = {moment.step.key for moment in order[start:] if isinstance(moment.step, Launched)}
-        return key not in left and len(left) < len(wrong & keys)
+        return len(left) < len(wrong & keys)
+
+    def _fits(self, order: Sequence[Moment], start: int, key: int) -> bool:
+        """Whether an order explains the figures of `key`."""
+        shadow = self._moments[start].base.copy()
+        for moment in order[start:]:
+            moment.step.apply(shadow, steered=True)
+            launch = shadow.launches.get(key)
+            if launch is not None:
+                return self._seen[key].fits(launch)
+        return False
 
     def _replay(self, order: Sequence[Moment], start: int) -> None:
         """Take the steps in a new order from `start` on."""
