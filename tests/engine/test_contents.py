@@ -15,6 +15,7 @@ from toki.engine.contents import FRAME
 from toki.engine.contents import UNKNOWN
 from toki.engine.contents import Contents
 from toki.engine.contents import Held
+from toki.engine.contents import Shelf
 from toki.engine.events import Span
 from toki.engine.tokens import BLOCK
 from toki.engine.tokens import Tokens
@@ -264,7 +265,7 @@ def test_related_contents(steps: list[Step], one: tuple[int, int, int], drawn: l
     plain = build([*steps, ([1, 1], "", "")])
     held = hold(plain, one)
     others = [other for other in (hold(plain, each) for each in drawn) if other.length]
-    keeper, parts = plain.contents.related(held, others)
+    keeper, parts = plain.contents.related(held, Shelf.of(others))
     if held.place == UNKNOWN:
         assert (keeper, parts) == (None, [])
         return

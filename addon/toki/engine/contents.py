@@ -9,7 +9,6 @@ lcp(x, y) = min(lcp(x, p), lcp(p, y)) for every other y: one np.minimum fills th
 from __future__ import annotations
 
 from collections.abc import Collection
-from collections.abc import Iterable
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,6 +40,29 @@ class Held:
     certain: int
     length: int
     checkpoints: Checkpoints = NONE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shelf:
+    """Some contents in their order, with their places and lengths as arrays: int64, shape (n,)."""
+
+    held: tuple[Held, ...]
+    places: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+
+    @staticmethod
+    def of(held: Sequence[Held]) -> Shelf:
+        places = np.array([one.place for one in held], np.int64)
+        return Shelf(tuple(held), places, np.array([one.length for one in held], np.int64))
+
+    def plus(self, one: Held) -> Shelf:
+        """With one more at the end."""
+        return Shelf((*self.held, one), np.append(self.places, one.place), np.append(self.lengths, one.length))
+
+    def only(self, kept: npt.NDArray[np.bool_]) -> Shelf:
+        """Those of which `kept`, bool, shape (n,), is true."""
+        held = tuple(one for one, stays in zip(self.held, kept.tolist(), strict=True) if stays)
+        return Shelf(held, self.places[kept], self.lengths[kept])
 
 
 class Contents:
@@ -211,40 +233,38 @@ class Contents:
         likely = most if shared > most or shared >= self._length.item(held.place) else shared
         return Span(most if most < held.certain else held.certain, likely, most)
 
-    def likely(self, held: Sequence[Held], prompts: Sequence[Held], *, alike: bool = False) -> npt.NDArray[np.int64]:
+    def likely(
+        self, held: Shelf | Sequence[Held], prompts: Sequence[Held], *, alike: bool = False
+    ) -> npt.NDArray[np.int64]:
         """The likely common prefix of each of `prompts` with each of `held`: int64, shape (prompts, held).
 
         `alike`: 0 where they were made under different adapters, or left by different owners.
         """
-        places = np.array([one.place for one in held], np.intp)
-        lengths = np.array([one.length for one in held], np.int64)
+        shelf = held if isinstance(held, Shelf) else Shelf.of(held)
         wanted = np.array([one.place for one in prompts], np.intp)
-        most = np.minimum(lengths, np.array([one.length for one in prompts], np.int64)[:, None])
-        shared = self._lcp[wanted[:, None], places].astype(np.int64)
-        shared[shared >= self._length[places]] = UNLIMITED  # the rest is unknown: nothing contradicts
-        shared[:, places == UNKNOWN] = 0
+        most = np.minimum(shelf.lengths, np.array([one.length for one in prompts], np.int64)[:, None])
+        shared = self._lcp[wanted[:, None], shelf.places].astype(np.int64)
+        shared[shared >= self._length[shelf.places]] = UNLIMITED  # the rest is unknown: nothing contradicts
+        shared[:, shelf.places == UNKNOWN] = 0
         if alike and self._several:
-            shared[self._set[wanted][:, None] != self._set[places]] = 0
+            shared[self._set[wanted][:, None] != self._set[shelf.places]] = 0
         return np.minimum(shared, most)
 
-    def related(self, held: Held, others: Iterable[Held]) -> tuple[Held | None, list[Held]]:
-        """Among `others`, the first that most likely starts with all of `held`, and all that `held` starts with.
+    def related(self, held: Held, others: Shelf) -> tuple[Held | None, list[Held]]:
+        """Among `others`, the first that most likely starts with all of `held`, and all before it that `held` starts
+        with.
 
         Beyond the known part of either list nothing contradicts: the shorter one is then taken for a part.
         """
         parts: list[Held] = []
-        place, length = held.place, held.length
-        if place == UNKNOWN:
+        if held.place == UNKNOWN:
             return None, parts
-        lcp, known = self._lcp.item, self._length.item
-        for other in others:
-            if other.place == UNKNOWN:
-                continue
-            if other.place != place:
-                shared = lcp(place, other.place)
-                if shared < length and shared < other.length and shared < known(place) and shared < known(other.place):
-                    continue
-            if other.length >= length:
+        known = np.minimum(self._length[others.places], self._length.item(held.place))
+        both = np.minimum(known, np.minimum(others.lengths, held.length))
+        same = (self._lcp[held.place, others.places] >= both) | (others.places == held.place)
+        for number in np.flatnonzero(same & (others.places != UNKNOWN)).tolist():
+            other = others.held[number]
+            if other.length >= held.length:
                 return other, parts
             parts.append(other)
         return None, parts

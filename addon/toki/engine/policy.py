@@ -140,9 +140,11 @@ class Returns:
                     mask[self._slot_columns[number]] = False
                 if new.held is not None:
                     extra.append((new.held, False))
-        for entry in self._shadow.ram.keys() - after.ram.keys():
-            mask[self._ram_columns[entry]] = False
-        extra += [(entry, True) for entry in after.ram.keys() - self._shadow.ram.keys()]
+        if after.ram is not self._shadow.ram:
+            entries = set(after.ram)
+            for entry in self._ram_columns.keys() - entries:
+                mask[self._ram_columns[entry]] = False
+            extra += [(entry, True) for entry in entries - self._ram_columns.keys()]
         best = self._reuse.max(axis=1, where=mask, initial=0)
         for held, stored in extra:
             column = self._new.get((held, stored))
@@ -269,11 +271,11 @@ def _copies(shadow: Shadow, wish: Wish, swaps: Sequence[int], honours_slot: bool
     """Use a RAM entry without using it up. A load moves the entry out of RAM, and what the new prompt does not share
     is lost; but if a primer brings it back whole, the swap that follows saves it again before the prompt takes over.
     """
-    entries = list(shadow.ram)
-    if not entries or not swaps:
+    entries = shadow.ram.shelf
+    if not entries.held or not swaps:
         return []
     shares = shadow.contents.likely(entries, [wish.prompt], alike=True)[0]
-    entry, shared = entries[int(shares.argmax())], int(shares.max())
+    entry, shared = entries.held[int(shares.argmax())], int(shares.max())
     if shared < WORTH_KEEPING:
         return []
     known = min(entry.length, len(shadow.contents[entry.place]))

@@ -19,8 +19,10 @@ import numpy as np
 from toki.engine.contents import UNKNOWN
 from toki.engine.contents import Contents
 from toki.engine.contents import Held
+from toki.engine.contents import Shelf
 from toki.engine.events import Kind
 from toki.engine.events import Span
+from toki.engine.ram import EMPTY
 from toki.engine.rules import Rules
 from toki.engine.window import NONE
 from toki.engine.window import evaluated
@@ -119,8 +121,7 @@ class Shadow:
         self.rules = rules
         self.contents = contents
         self.slots = SlotPool(Slot() for _ in range(rules.n_slots))
-        # In order of insertion, since the front is evicted first; with the most that ever lay from there to the back.
-        self.ram: dict[Held, int] = {}
+        self.ram = EMPTY
         self.ram_known = True  # whether all entries are known
         self.gone: tuple[Held, ...] = ()  # entries that were evicted, as it seems: the latest last
         self.waiting: list[Wish] = []  # deferred until a slot is free
@@ -134,7 +135,7 @@ class Shadow:
         twin.rules = self.rules
         twin.contents = self.contents
         twin.slots = SlotPool(self.slots)
-        twin.ram = self.ram.copy()
+        twin.ram = self.ram
         twin.ram_known = self.ram_known
         twin.gone = self.gone
         twin.waiting = self.waiting.copy()
@@ -152,7 +153,7 @@ class Shadow:
     def roomy(self) -> bool:
         """Whether the RAM cache, if there is one, has room for all that the slots hold beside its entries."""
         slots = (slot.held for slot in self.slots if slot.held is not None)
-        return not self.rules.ram or sum(map(self._size, (*self.ram, *slots))) <= self.rules.ram
+        return not self.rules.ram or self.ram.stored + sum(map(self._size, slots)) <= self.rules.ram
 
     # --- questions --------------------------------------------------------------------------------
 
@@ -244,8 +245,8 @@ class Shadow:
             if entry is not None and rules.unified and entry.length > rules.pool - self._cells(but=number):
                 held = entry = None  # no room to restore it: the slot is cleared, the entry stays
             if entry is not None:
-                peak = self.ram[entry]
-                self._drop(entry)
+                peak = self.ram.peak(entry)
+                self._drop([entry])
                 held = entry
                 moved += entry.length
         # A request with n > 1 waits until all its copies find a slot; the RAM cache was turned to before (ctx:2454).
@@ -354,7 +355,7 @@ class Shadow:
         seen = self.contents.hold(held.place, min(certain, length), length, held.checkpoints.until(length))
         self.correct(number, seen)
         if held in self.ram:
-            self.ram = {seen if entry is held else entry: peak for entry, peak in self.ram.items()}
+            self.ram = self.ram.renamed(held, seen)
             self._kept = {one: seen if entry is held else entry for one, entry in self._kept.items()}
 
     def number(self, order: Sequence[int]) -> None:
@@ -392,8 +393,10 @@ class Shadow:
         for number, slot in enumerate(self.slots):
             if slot.held is not None and slot.held.place == old.place:
                 self.slots[number] = slot.holding(renewed(slot.held))
-        if old.place in [entry.place for entry in self.ram]:
-            self.ram = {renewed(entry): peak for entry, peak in self.ram.items()}
+        entries = [entry for entry in self.ram.of(old.place) if renewed(entry) is not entry]
+        for entry in entries:
+            self.ram = self.ram.renamed(entry, renewed(entry))
+        if entries:
             self._kept = {number: renewed(entry) for number, entry in self._kept.items()}
         if old.place in [entry.place for entry in self.gone]:
             self.gone = tuple(map(renewed, self.gone))
@@ -433,53 +436,43 @@ class Shadow:
         """
         if number in self._kept:
             return 0
-        keeper, parts = (held, []) if held in self.ram else self.contents.related(held, self.ram)
+        keeper, parts = (held, []) if held in self.ram else self.contents.related(held, self.ram.shelf)
         if keeper is not None:
             self._kept[number] = keeper
             return 0
         if self._size(held) > self.rules.ram:
             return 0
-        for entry in parts:
-            self._drop(entry)
+        self._drop(parts)
         if self.gone:
-            _, parts = self.contents.related(held, self.gone)
+            _, parts = self.contents.related(held, Shelf.of(self.gone))
             self.gone = tuple(entry for entry in self.gone if entry not in parts)
         entry = self._entry(held)
-        self.ram[entry] = 0
+        self.ram = self.ram.stored_with(entry, self._size(entry))
         self._kept[number] = entry
         self.evict()
-        behind, fixed = 0, self.rules.ram_entry
-        for entry, most in reversed(self.ram.items()):
-            behind += entry.length + fixed
-            if behind > most:
-                self.ram[entry] = behind
         return held.length
 
-    def _drop(self, entry: Held) -> None:
-        del self.ram[entry]
-        if entry in self._kept.values():
-            self._kept = {number: keeper for number, keeper in self._kept.items() if keeper is not entry}
+    def _drop(self, entries: Sequence[Held]) -> None:
+        if entries:
+            self.ram = self.ram.without(entries)
+            self._kept = {number: keeper for number, keeper in self._kept.items() if keeper not in entries}
 
     def evict(self) -> None:
         """Drop the oldest entries until the rest fits."""
-        excess = sum([entry.length for entry in self.ram]) + len(self.ram) * self.rules.ram_entry - self.rules.ram
-        while excess > 0:
-            oldest = next(iter(self.ram))
-            self._drop(oldest)
-            self.gone = (*self.gone, oldest)[-GONE:]
-            excess -= self._size(oldest)
+        oldest = self.ram.excess(self.rules.ram)
+        self._drop(oldest)
+        self.gone = (*self.gone, *oldest)[-GONE:]
 
     def since(self, entry: Held) -> int:
         """Tokens of an entry that seemed to be evicted and of all that was stored later: if it was there after all, the
         cache holds so much."""
-        later = (*self.gone[self.gone.index(entry) :], *self.ram)
-        return sum(map(self._size, later))
+        return sum(map(self._size, self.gone[self.gone.index(entry) :])) + self.ram.stored
 
     def revive(self, entry: Held) -> None:
         """An entry that seemed to be evicted came back: those that were stored later are there still."""
         place = self.gone.index(entry)
         later = self.gone[place + 1 :]
-        self.ram = {**dict.fromkeys(later, 0), **self.ram}
+        self.ram = self.ram.behind_older(later, [self._size(one) for one in later])
         self.gone = self.gone[:place]
 
     def _size(self, held: Held) -> int:
@@ -491,16 +484,17 @@ class Shadow:
         Entries are tried in the order of insertion; each must beat the best so far in both ratios, and be kept to a
         quarter at least. Against an empty slot any entry wins.
         """
+        best = None
+        if not len(self.ram):
+            return best
         shared = self._shared(before, wish) if before is not None else 0
         keep = ratio(shared, before.length) if before is not None else -1.0
-        best = None
-        known = wish.shares
-        for entry in self.ram:
-            entry_shared = known[entry] if entry in known else self._shared(entry, wish)
-            if entry_shared > shared:
-                entry_keep = ratio(entry_shared, entry.length)
-                if entry_keep >= 0.25 and entry_keep > keep:
-                    shared, keep, best = entry_shared, entry_keep, entry
+        shelf = self.ram.shelf
+        shares = self.contents.likely(shelf, [wish.prompt])[0]
+        keeps = shares.astype(np.float32) / shelf.lengths.astype(np.float32)
+        for number in np.flatnonzero((shares > shared) & (keeps >= 0.25) & (keeps > keep)).tolist():
+            if shares[number] > shared and keeps[number] > keep:
+                shared, keep, best = shares.item(number), keeps.item(number), shelf.held[number]
         return best
 
     def _save_idle(self) -> int:
