@@ -89,7 +89,8 @@ class Engine:
         self.steer: int | None = 2
         self.broken = False
         self.wants_tokens = mode in (Mode.AUTO, Mode.PIN)
-        self.should_wait = self.must_wait = False
+        self.must_wait = False
+        self.crowd = 64  # requests that are held from which on there are too many
         self.gone_on: set[int] = set()  # ended requests that others may go on from
         self.kept: list[Record] | None = None  # a list: records are kept back in it
         self.more: list[Command] = []
@@ -99,6 +100,12 @@ class Engine:
 
     def lets_go_on(self, key: int) -> bool:
         return key in self.gone_on
+
+    def should_wait(self, others: int = 0) -> bool:
+        return False
+
+    def crowded(self, held: int) -> bool:
+        return held >= self.crowd
 
     def handle(self, event: Event) -> list[Command]:
         if self.broken:
@@ -262,6 +269,23 @@ async def test_a_request_is_held_until_its_tokens_are_known_and_then_steered(ben
     assert exchange.content == b'{"prompt": "Once upon a time"}'
     for _, headers in bench.script.calls:
         assert headers["Authorization"] == "Bearer key"
+
+
+async def test_in_a_crowd_a_request_is_not_held_but_read_all_the_same(bench: Bench) -> None:
+    upstream = await bench.known()
+    bench.engine.crowd = 3
+    bench.engine.steer = None
+    gate = bench.script.block("/tokenize")
+    held = [asyncio.ensure_future(bench.exchange(upstream).hold()) for _ in range(2)]
+    await until(lambda: bench.script.count("/tokenize") == 2)
+    assert await bench.exchange(upstream).hold() is None
+    (arrived,) = bench.told(Arrived)
+    assert ids(arrived) is None
+    assert not any(one.done() for one in held)
+    gate.set()
+    await asyncio.gather(*held)
+    await until(lambda: bench.told(Read))
+    assert ids(bench.told(Read)[0]) == TOKENS
 
 
 async def test_a_chat_is_read_from_the_clients_own_bytes(bench: Bench) -> None:

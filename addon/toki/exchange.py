@@ -208,10 +208,12 @@ class Exchange:
             yield
             return
         decidable = held and not self._ask.fixed and self._ask.tokens is not None
+        upstream.in_line += 1
         try:
             async with asyncio.timeout(SAFETY):
                 await upstream.turn.acquire()
         except TimeoutError:  # behind a long primer, which has surely been launched by now
+            upstream.in_line -= 1
             yield
             return
         try:
@@ -230,6 +232,7 @@ class Exchange:
                 self._looked = await upstream.watch.look()
             yield
         finally:
+            upstream.in_line -= 1
             upstream.turn.release()
 
     async def _prime(self, prime: Prime) -> Primed:

@@ -119,6 +119,7 @@ class Upstream:
         self._engine = self._new_engine()
         self.inspector = Inspector(self.submit, partial(complaints.fault, "explain", "a request can't be explained"))
         self.turn = asyncio.Lock()  # held while a request waits for others to be placed and is decided
+        self.in_line = 0  # requests that have it or wait for it
         self._stirred = asyncio.Event()
         self._sizes: list[int] = []  # bytes of the bodies that are being read, and decided behind that
         self._turns = Turns()
@@ -140,7 +141,7 @@ class Upstream:
     @property
     def holds(self) -> bool:
         """Whether a request is held until it is read: a decision can depend on it."""
-        return self._engine.wants_tokens and self.watch.known
+        return self._engine.wants_tokens and self.watch.known and not self._engine.crowded(len(self._sizes))
 
     async def name_of(self, model: str, auth: Auth) -> str:
         """What a router itself calls the model that clients call `model`: aliases are one model, with one set of slots.
@@ -183,7 +184,7 @@ class Upstream:
     @property
     def should_wait(self) -> bool:
         """Whether a moment's patience would let the engine decide what it can't decide now."""
-        return self._engine.should_wait
+        return self._engine.should_wait(self.in_line - 1)
 
     @property
     def must_wait(self) -> bool:

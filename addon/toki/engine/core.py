@@ -71,6 +71,11 @@ class Engine:
         """Whether a decision can depend on tokens: then requests are held until these are known."""
         return self._mode.steers
 
+    def crowded(self, held: int) -> bool:
+        """Whether so many requests are under way, or held, that none finds an idle slot to be steered to: it is not
+        worth holding them."""
+        return self._course.crowded(held)
+
     @property
     def unplaced(self) -> bool:
         """Whether a request is on its way whose landing could change what is decided now."""
@@ -94,14 +99,13 @@ class Engine:
             return True
         return not self._flights.unplaced and self._course.stands(key)
 
-    @property
-    def should_wait(self) -> bool:
+    def should_wait(self, others: int = 0) -> bool:
         """Whether a moment's patience would let it decide what can't be decided now. Where requests have all slots, or
-        wait for them, there is nothing to decide: it takes an idle one to steer to."""
+        `others` that are held will have them, there is nothing to decide: it takes an idle one to steer to."""
         belief = self.belief
         if not self.wants_tokens or belief is None or not belief.trusted or not self.unplaced:
             return False
-        return self._flights.wanted < belief.rules.n_slots
+        return self._flights.wanted + others < belief.rules.n_slots
 
     @property
     def belief(self) -> Belief | None:

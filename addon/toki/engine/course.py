@@ -34,6 +34,8 @@ from toki.engine.timeline import Refused
 MOST_PRELUDE = 64  # launches before the server is known that are remembered
 REPLIES = 64  # ended requests whose replies are waited for
 UNREAD = 2.0  # seconds after its end from which a request that was not read until then never will be
+CROWD = 2  # times as many requests as slots make a crowd,
+FEW = 8  # but not so few
 
 
 class Course:
@@ -131,6 +133,11 @@ class Course:
         for pair in self._replies.values():
             yield from pair
 
+    def crowded(self, held: int = 0) -> bool:
+        """Whether far more requests are under way, or held as `held` of them are, than the server has slots for."""
+        belief = self._knowledge.belief
+        return belief is not None and self._flights.wanted + held > max(FEW, CROWD * belief.rules.n_slots)
+
     # --- launches ---------------------------------------------------------------------------------
 
     def _launch(self, flight: Flight) -> None:
@@ -184,7 +191,7 @@ class Course:
         if flight.launched and (isinstance(end, Answered) or end.sent):  # one that was cut off may have told its reuse
             self._foretell(flight)
             self._ended_unseen(flight, measured)
-            surprised = knowledge.learn(flight, measured, at)
+            surprised = knowledge.learn(flight, measured, at, crowded=self.crowded())
         if isinstance(end, Gone) and end.sent:
             abandoned.leave(flight, at, end.shown, knowledge.launch(flight), knowledge.prices)
             surprised = True

@@ -116,8 +116,9 @@ class Knowledge:
         return Wish(flight.key, flight.prompt, pinned, ask.kind, cached, ask.children, user_starts=ask.user_starts)
 
     def shares(self, prompt: Held) -> dict[Held, int]:
-        """How much a prompt likely starts with of all that slots and RAM entries are believed to hold now."""
-        held = list(set().union(*(shadow.holds() for one in self.beliefs for shadow in {one.base, one.alone})))
+        """How much a prompt likely starts with of all that slots are believed to hold now."""
+        shadows = {shadow for belief in self.beliefs for shadow in (belief.base, belief.alone)}
+        held = list({slot.held for shadow in shadows for slot in shadow.slots if slot.held is not None})
         return dict(zip(held, self.contents.likely(held, [prompt])[0].tolist(), strict=True))
 
     def launch(self, flight: Flight) -> Launch | None:
@@ -149,8 +150,12 @@ class Knowledge:
 
     # --- what answers tell ------------------------------------------------------------------------
 
-    def learn(self, flight: Flight, measured: Measured, at: float) -> bool:
-        """Compare each belief's prediction with the server's figures; whether the leading one was wrong."""
+    def learn(self, flight: Flight, measured: Measured, at: float, *, crowded: bool) -> bool:
+        """Compare each belief's prediction with the server's figures; whether the leading one was wrong.
+
+        `crowded`: so much is under way that no other order of what happened is looked for, which would take longer than
+        it could help.
+        """
         leader = self.belief
         if leader is None or measured.reused is None or flight.prompt is None:
             return flight.prompt is None
@@ -165,7 +170,7 @@ class Knowledge:
             return False  # nor does one that could reuse nothing
         surprised = False
         latest = (flight.ended or at) - measured.took
-        likely = sorted(self.beliefs, key=_errors)[:LIKELY]
+        likely = [] if crowded else sorted(self.equals, key=_errors)[:LIKELY]
         for belief in self.beliefs:
             belief.timeline.launched_by(flight.key, latest)
             right = belief.judge(flight.key, measured.reused, flight.overlapped, measured.slot, belief in likely)

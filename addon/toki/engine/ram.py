@@ -83,6 +83,8 @@ class Ram:
 
     def renamed(self, old: Held, new: Held) -> Ram:
         """With `new`, which may be of another length, in the place of `old`."""
+        if new is old:
+            return self
         place = self.shelf.held.index(old)
         if new in self:
             return self.without([old])
