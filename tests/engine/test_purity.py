@@ -23,6 +23,7 @@ ALLOWED = {
     "json",
     "math",
     "numpy",
+    "operator",
     "sklearn",
     "threadpoolctl",
     "toki.engine",
