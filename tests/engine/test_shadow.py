@@ -315,6 +315,19 @@ def test_a_smaller_ram_cache_drops_the_oldest() -> None:
     assert list(shadow.ram) == kept
 
 
+def test_an_entry_that_was_stored_again_is_there_once() -> None:
+    shadow, contents = server(n_slots=1, ram=30)
+    first, again, other = (held(contents, *range(n, n + 20)) for n in (0, 100, 200))
+    for key, prompt in enumerate([first, again, other, again, other]):
+        shadow.launch(Wish(key, prompt))
+        shadow.finish(key, 0)
+    assert shadow.gone == (first, again, other)
+    assert list(shadow.ram) == [again]
+    shadow.revive(first)
+    assert list(shadow.ram) == [other, again]
+    assert shadow.ram.stored == 40
+
+
 def test_a_refused_prompt_leaves_its_slot_as_it_was() -> None:
     shadow, contents = server(n_slots=2, n_ctx=30, ram=UNLIMITED, idle_save=True, unified=True)
     shadow.launch(Wish(1, held(contents, *range(10))))

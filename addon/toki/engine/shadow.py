@@ -471,7 +471,8 @@ class Shadow:
     def revive(self, entry: Held) -> None:
         """An entry that seemed to be evicted came back: those that were stored later are there still."""
         place = self.gone.index(entry)
-        later = self.gone[place + 1 :]
+        # What was evicted may have been stored again since, and evicted again.
+        later = [one for one in dict.fromkeys(self.gone[place + 1 :]) if one not in self.ram]
         self.ram = self.ram.behind_older(later, [self._size(one) for one in later])
         self.gone = self.gone[:place]
 
