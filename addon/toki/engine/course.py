@@ -34,8 +34,7 @@ from toki.engine.timeline import Refused
 MOST_PRELUDE = 64  # launches before the server is known that are remembered
 REPLIES = 64  # ended requests whose replies are waited for
 UNREAD = 2.0  # seconds after its end from which a request that was not read until then never will be
-CROWD = 2  # times as many requests as slots make a crowd,
-FEW = 8  # but not so few
+FEW = 8  # requests that are no crowd, however few slots there are
 
 
 class Course:
@@ -134,9 +133,9 @@ class Course:
             yield from pair
 
     def crowded(self, held: int = 0) -> bool:
-        """Whether far more requests are under way, or held as `held` of them are, than the server has slots for."""
+        """Whether many requests are under way, or held as `held` of them are: more than the server has slots for."""
         belief = self._knowledge.belief
-        return belief is not None and self._flights.wanted + held > max(FEW, CROWD * belief.rules.n_slots)
+        return belief is not None and self._flights.wanted + held > max(FEW, belief.rules.n_slots)
 
     # --- launches ---------------------------------------------------------------------------------
 
