@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from dataclasses import dataclass
 from dataclasses import replace
 from typing import Any
@@ -90,7 +89,16 @@ class Explanation:
             "total_ms": row.total_ms,
             "slots": believed.rules.n_slots if believed else None,
             "ms_per_token": believed.ms_per_token if believed else None,
-            "holdings": [asdict(one) for one in believed.holdings] if believed else [],
+            "holdings": [
+                {
+                    "slot": one.slot,
+                    "length": one.length,
+                    "shared": one.shared,
+                    "busy": one.busy,
+                    "conversation": one.conversation,
+                }
+                for one in (believed.holdings if believed else ())
+            ],
             "left_out": self.left_out,
             "options": [
                 {

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 def common_prefix(a: str, b: str) -> int:
     """The number of leading characters that are equal in both."""
+    if a == b:
+        return len(a)
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
