@@ -103,6 +103,16 @@ def test_when_a_client_left_is_seen_late() -> None:
     assert story.slot(2) == 1
 
 
+def test_a_slot_that_an_answer_names_is_believed_without_a_search() -> None:
+    story = Story()
+    for number, length in enumerate((70, 50)):
+        story.timeline.base.correct(number, story.contents.hold(UNKNOWN, 0, length))
+    story.launch(1, A, 1.0, 1.1)
+    assert story.slot(1) == 1
+    story.timeline.measured(1, 30, slot=0, reorder=False)
+    assert story.slot(1) == 0
+
+
 def test_of_unknown_contents_any_may_have_been_taken_and_the_others_stay_unknown() -> None:
     story = Story()
     for number, length in enumerate((70, 50)):

@@ -153,8 +153,8 @@ class Knowledge:
     def learn(self, flight: Flight, measured: Measured, at: float, *, crowded: bool) -> bool:
         """Compare each belief's prediction with the server's figures; whether the leading one was wrong.
 
-        `crowded`: so much is under way that no other order of what happened is looked for, which would take longer than
-        it could help.
+        `crowded`: so much is under way that it is not looked into what else may have happened, which would take longer
+        than it could help.
         """
         leader = self.belief
         if leader is None or measured.reused is None or flight.prompt is None:
@@ -170,10 +170,10 @@ class Knowledge:
             return False  # nor does one that could reuse nothing
         surprised = False
         latest = (flight.ended or at) - measured.took
-        likely = [] if crowded else sorted(self.equals, key=_errors)[:LIKELY]
+        likely, slot = ([], None) if crowded else (sorted(self.equals, key=_errors)[:LIKELY], measured.slot)
         for belief in self.beliefs:
             belief.timeline.launched_by(flight.key, latest)
-            right = belief.judge(flight.key, measured.reused, flight.overlapped, measured.slot, belief in likely)
+            right = belief.judge(flight.key, measured.reused, flight.overlapped, slot, belief in likely)
             if belief is leader and right is not None:
                 surprised = not right
                 self.levers.judge(flight.decision.action, right)

@@ -206,11 +206,11 @@ class Timeline:
             yield from shadow.holds()
             yield from shadow.gone
 
-    def measured(self, key: int, reused: int, slot: int | None = None) -> bool:
+    def measured(self, key: int, reused: int, slot: int | None = None, *, reorder: bool = True) -> bool:
         """The server reused `reused` tokens for the request `key`, which runs still, on `slot` (None: it did not say);
         whether the order of the latest steps explains it, or another one that was possible. The nearest such order is
-        taken, unless it contradicts more of what was measured. Where there is none the request is at least put on the
-        slot that alone explains its figures."""
+        taken, unless it contradicts more of what was measured. Where there is none, or none is to be looked for
+        (`reorder`), the request is at least put on the slot that alone explains its figures."""
         keys = {moment.step.key for moment in self._moments if isinstance(moment.step, Launched)}
         seen = Seen(reused, slot)
         self._seen = {one: told for one, told in self._seen.items() if one in keys} | {key: seen}
@@ -222,7 +222,7 @@ class Timeline:
         if place is None or not isinstance(moments[place].step, Launched):
             return False
         wrong = self._contradictions(moments, 0)
-        for old, new in _moves(moments, place):
+        for old, new in _moves(moments, place) if reorder else ():
             order = moments[:old] + moments[old + 1 :]
             order.insert(new, moments[old])
             if self._explains(order, min(old, new), wrong, key):

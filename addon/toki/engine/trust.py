@@ -91,7 +91,7 @@ class Belief:
         there was nothing to score.
 
         Another order of the latest steps may explain the figures, which is found out if `excuse`; how likely that is,
-        `overlapped` tells: whether others were under way.
+        `overlapped` tells: whether others were under way. A slot that was said is believed in any case.
         """
         launch = self.base.launches.get(key)
         if launch is None:
@@ -105,7 +105,7 @@ class Belief:
                 self._err(EXCUSED)
         if self._back is not None and launch.sure and launch.back >= FAR and reused <= launch.reuse.high:
             self._back = min(0, self._back + 1) if right else max(-DISTRUST, self._back - 2)
-        explained = excuse and self.timeline.measured(key, reused, slot)
+        explained = (excuse or slot is not None) and self.timeline.measured(key, reused, slot, reorder=excuse)
         if right:
             elsewhere = slot not in (None, launch.slot)
             if elsewhere and launch.sure and not explained:  # it reused as much, but on another slot
