@@ -105,6 +105,19 @@ async def test_no_look_for_a_while_after_a_client_left_in_prefill(bench: Bench) 
     bench.end()
 
 
+async def test_the_look_that_is_wanted_after_a_client_left_is_taken_though_nothing_runs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AWAKE", 0.1)
+    bench.watch.arrived(GOOD)
+    await until(lambda: bench.told(Looked))
+    left_at = time.monotonic()
+    bench.end(accepted=False, gone_in_prefill=True)
+    bench.watch.look_soon()
+    await bench.idle()
+    assert bench.told(Looked)[-1].asked_at >= left_at + 0.2
+
+
 async def test_the_engine_gets_the_look_that_it_asks_for_but_no_server_is_woken_for_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

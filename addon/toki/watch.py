@@ -30,6 +30,7 @@ from toki.server import ServerError
 PACE = 1.25  # seconds between looks while requests are in flight; more than the second that a cancel needs
 SOONEST = 1.0  # seconds between looks that the engine asks for
 QUIET = 1.2  # seconds without a look after a client left in prefill
+AFTERWARDS = 0.2  # seconds behind that in which the look is taken that was wanted
 AWAKE = 1.0  # seconds after the last request for which no server has fallen asleep
 TIMEOUT = 2.0  # seconds that one look may take
 UNSUPPORTED = MISSING | {403}  # how servers answer /slots where it is switched off
@@ -246,7 +247,9 @@ class Watch:
         """Whether there is anything to look for."""
         if self._in_flight:
             return True
-        return self._wanted and self._known and time.monotonic() < self._ended_at + AWAKE
+        # Where a client left in prefill the server was at work for up to a second more.
+        awake = max(self._ended_at + AWAKE, self._quiet_until + AFTERWARDS)
+        return self._wanted and self._known and time.monotonic() < awake
 
     def _due(self) -> float:
         """When the next turn is, of learning or of looking."""
