@@ -39,8 +39,9 @@ bench-quick: $(VENV)/installed-bench ## the same in under two minutes: a few sce
 bench-overhead: $(VENV)/installed-test ## what toki adds to a request, in milliseconds
 	@$(RUN) scripts/bench_overhead.py
 
-soak: $(VENV)/installed-bench ## 64 clients at once for 20 minutes: does anything grow, fail or slow down? into docs/bench
+soak: $(VENV)/installed-bench ## 64 clients at once, then hostile input, for long: does anything grow, fail or slow down?
 	@$(RUN) scripts/soak.py --output docs/bench/soak.json $(if $(SECONDS),--seconds $(SECONDS))
+	@$(RUN) -m pytest --quiet --hypothesis-profile=long tests/test_hostile.py
 
 divergence: $(VENV)/installed-test ## do answers change with what is reused, and how? Hours; goes on where it was stopped
 	@$(RUN) scripts/divergence.py calibrate
