@@ -167,11 +167,13 @@ class Bench:
         self.script.calls.clear()
         return upstream
 
-    def exchange(self, upstream: Upstream, body: Any = None, path: str = "/completion", coding: str = "") -> Exchange:
+    def exchange(
+        self, upstream: Upstream, body: Any = None, path: str = "/completion", coding: str = "", owner: str = ""
+    ) -> Exchange:
         endpoint = endpoints.match("POST", path)
         assert endpoint is not None
         content = body if isinstance(body, bytes) else json.dumps(body or {"prompt": PROMPT}).encode()
-        return Exchange(next(self.keys), endpoint, content, coding, AUTH, upstream, "client")
+        return Exchange(next(self.keys), endpoint, content, coding, AUTH, upstream, "client", owner)
 
     @property
     def engine(self) -> Engine:
@@ -286,6 +288,14 @@ async def test_in_a_crowd_a_request_is_not_held_but_read_all_the_same(bench: Ben
     await asyncio.gather(*held)
     await until(lambda: bench.told(Read))
     assert ids(bench.told(Read)[0]) == TOKENS
+
+
+async def test_what_is_kept_apart_is_held_in_a_crowd_too(bench: Bench) -> None:
+    upstream = await bench.known()
+    bench.engine.crowd = 0
+    assert await bench.exchange(upstream, owner="a").hold() is not None
+    (arrived,) = bench.told(Arrived)
+    assert (ids(arrived), arrived.ask.owner, arrived.ask.fixed) == (TOKENS, "a", "")
 
 
 async def test_a_chat_is_read_from_the_clients_own_bytes(bench: Bench) -> None:

@@ -151,7 +151,7 @@ class Exchange:
             async with asyncio.timeout(budget(upstream.settings.deadline_ms, len(self.content))):
                 if upstream.looks_up:
                     await upstream.watch.introduced(self._auth, at_once=bool(self._owner))
-                held = upstream.holds
+                held = upstream.holds(apart=bool(self._owner))
                 self._study = upstream.background(self._read())
                 if held:
                     with upstream.reading(len(self.content)):
@@ -363,7 +363,7 @@ class Exchange:
             await upstream.watch.introduced(self._auth, at_once=True)
         if upstream.watch.mute:
             raise UnreadablePrompt(MUTE)
-        if question.fixed or not upstream.holds:
+        if question.fixed or not upstream.holds(apart=bool(self._owner)):
             self._go.set()
         elif not self._owner:
             self._turn = Turn(body, question, len(self.content), self._auth)

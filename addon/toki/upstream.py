@@ -138,10 +138,12 @@ class Upstream:
         """Whether toki may ask the server anything at all."""
         return self.settings.mode is not Mode.OFF
 
-    @property
-    def holds(self) -> bool:
-        """Whether a request is held until it is read: a decision can depend on it."""
-        return self._engine.wants_tokens and self.watch.known and not self._engine.crowded(len(self._sizes))
+    def holds(self, *, apart: bool) -> bool:
+        """Whether a request is held until it is read: a decision can depend on it. In a crowd none does, unless its
+        owner is kept `apart` from others."""
+        if not self._engine.wants_tokens or not self.watch.known:
+            return False
+        return apart or not self._engine.crowded(len(self._sizes))
 
     async def name_of(self, model: str, auth: Auth) -> str:
         """What a router itself calls the model that clients call `model`: aliases are one model, with one set of slots.
