@@ -8,6 +8,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ class Engine:
         self.steer: int | None = 2
         self.broken = False
         self.wants_tokens = mode in (Mode.AUTO, Mode.PIN)
-        self.must_wait = False
+        self.endangered_at = -inf
         self.crowd = 64  # requests that are held from which on there are too many
         self.gone_on: set[int] = set()  # ended requests that others may go on from
         self.kept: list[Record] | None = None  # a list: records are kept back in it
@@ -288,6 +289,56 @@ async def test_in_a_crowd_a_request_is_not_held_but_read_all_the_same(bench: Ben
     await asyncio.gather(*held)
     await until(lambda: bench.told(Read))
     assert ids(bench.told(Read)[0]) == TOKENS
+
+
+async def test_in_a_crowd_too_none_overtakes_a_steered_request(bench: Bench) -> None:
+    upstream = await bench.known()
+    bench.engine.crowd = 0
+    bench.engine.endangered_at = time.monotonic()
+    holding = [asyncio.ensure_future(bench.exchange(upstream).hold()) for _ in range(3)]
+    await until(lambda: bench.script.count("/slots") > 1)  # which shows it as soon as it runs
+    assert not bench.told(Arrived)
+    bench.engine.endangered_at = -inf
+    await asyncio.gather(*holding)
+    assert len(bench.told(Arrived)) == 3
+    assert upstream.in_line == 0
+
+
+async def test_who_waited_in_line_for_long_does_not_overtake_a_steered_request_either(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SAFETY", 0.5)
+    upstream = await bench.known()
+    bench.engine.steer = None
+    async with upstream.turn:  # a primer takes longer than that
+        bench.engine.endangered_at = inf
+        holding = asyncio.ensure_future(bench.exchange(upstream).hold())
+        await until(lambda: bench.script.count("/slots") > 1)
+        assert not bench.told(Arrived)
+        assert upstream.in_line == 1
+        bench.engine.endangered_at = -inf
+        await holding
+    assert len(bench.told(Arrived)) == 1
+    assert upstream.in_line == 0
+
+
+async def test_none_waits_for_a_steered_request_that_left_long_ago(bench: Bench) -> None:
+    upstream = await bench.known()
+    bench.engine.endangered_at = time.monotonic() - module.SAFETY
+    begun = time.monotonic()
+    await bench.exchange(upstream).hold()
+    assert time.monotonic() - begun < module.SAFETY
+
+
+async def test_a_request_that_ends_in_line_leaves_it(bench: Bench) -> None:
+    upstream = await bench.known()
+    async with upstream.turn:
+        holding = asyncio.ensure_future(bench.exchange(upstream).hold())
+        await until(lambda: upstream.in_line == 1)
+        holding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await holding
+    assert upstream.in_line == 0
 
 
 async def test_what_is_kept_apart_is_held_in_a_crowd_too(bench: Bench) -> None:

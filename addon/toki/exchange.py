@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import replace
 from http.client import HTTPException
+from math import inf
 from typing import Any
 
 from toki import splice
@@ -210,30 +211,34 @@ class Exchange:
         decidable = held and not self._ask.fixed and self._ask.tokens is not None
         upstream.in_line += 1
         try:
-            async with asyncio.timeout(SAFETY):
-                await upstream.turn.acquire()
-        except TimeoutError:  # behind a long primer, which has surely been launched by now
-            upstream.in_line -= 1
-            yield
-            return
-        try:
-            begun = time.monotonic()
-            waited = False
-            while not self._left:
-                patience = SAFETY if upstream.must_wait else MOMENT if decidable and upstream.should_wait else 0.0
-                left = begun + patience - time.monotonic()
-                if left <= 0:
-                    break
-                waited = True
-                await upstream.change(min(left, GLANCE))
-                if (upstream.must_wait or upstream.should_wait) and (looked := await upstream.watch.look()) is not None:
-                    upstream.tell(looked)
-            if waited and decidable and not self._left:
-                self._looked = await upstream.watch.look()
-            yield
+            async with contextlib.AsyncExitStack() as turn:
+                try:
+                    async with asyncio.timeout(SAFETY):
+                        await turn.enter_async_context(upstream.turn)
+                except TimeoutError:  # behind a long primer: it goes beside that
+                    decidable = False
+                await self._give_way(upstream, decidable)
+                yield
         finally:
             upstream.in_line -= 1
-            upstream.turn.release()
+
+    async def _give_way(self, upstream: Upstream, decidable: bool) -> None:
+        """Wait for what is on its way to the server, as long as this one could do it harm, or a moment if that tells
+        more for its decision."""
+        begun = time.monotonic()
+        waited = False
+        while not self._left:
+            moment = begun + MOMENT if decidable and upstream.should_wait else -inf
+            left = max(min(upstream.endangered_at, begun) + SAFETY, moment) - time.monotonic()
+            if left <= 0:
+                break
+            waited = True
+            await upstream.change(min(left, GLANCE))
+            unseen = upstream.endangered_at > -inf or upstream.should_wait
+            if unseen and (looked := await upstream.watch.look()) is not None:
+                upstream.tell(looked)
+        if waited and decidable and not self._left:
+            self._looked = await upstream.watch.look()
 
     async def _prime(self, prime: Prime) -> Primed:
         """Send the engine's primer with the client's credentials; what the server told of it."""

@@ -189,9 +189,10 @@ class Upstream:
         return self._engine.should_wait(self.in_line - 1)
 
     @property
-    def must_wait(self) -> bool:
-        """Whether a request that left now could do harm to one on its way."""
-        return self._engine.must_wait
+    def endangered_at(self) -> float:
+        """When the latest request left that is on its way still, and to which one that left now could do harm; -inf:
+        none is."""
+        return self._engine.endangered_at
 
     @property
     def name(self) -> str:
@@ -241,7 +242,7 @@ class Upstream:
         return self._engine.holdings()
 
     async def change(self, patience: float) -> None:
-        """Wait until the engine hears of something, for `patience` seconds at most. For one waiter at a time."""
+        """Wait until the engine hears of something, for `patience` seconds at most."""
         self._stirred.clear()
         try:
             async with asyncio.timeout(patience):

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from unittest import mock
 
 import numpy as np
@@ -359,6 +360,22 @@ def test_pin_takes_the_longest_prefix(flags: Flags) -> None:
             assert shared[decision.id_slot] == max(shared)
             pinned += 1
     assert pinned >= (8 if flags.n_slots > 1 and not (flags.unified and flags.idle_save) else 0)
+
+
+@pytest.mark.parametrize("ram", [0, Flags().ram])
+def test_a_steered_request_is_in_danger_where_there_is_a_ram_cache_until_it_is_launched(ram: int | None) -> None:
+    stage = trusting(Flags(unified=False, ram=ram), Mode.PIN)
+    stage.serve([*range(30)], [1])
+    made = decisions(stage)
+    before = stage.now
+    key = stage.arrive([*range(20), 7, 7], [1])
+    stage.prime(key)  # the first pin is tried out
+    assert made[key].id_slot is not None
+    assert (stage.engine.endangered_at > before) == (ram != 0)
+    stage.reach(0)
+    assert (stage.engine.endangered_at > before) == (ram != 0)
+    stage.headers(0)
+    assert stage.engine.endangered_at == -inf
 
 
 def test_pin_asks_for_the_least_reuse() -> None:

@@ -7,6 +7,7 @@ that are under way (`flights`), and for what is known of the server (`knowledge`
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from toki.engine.course import Course
 from toki.engine.decider import Decider
@@ -82,10 +83,11 @@ class Engine:
         return self._flights.unplaced
 
     @property
-    def must_wait(self) -> bool:
-        """Whether a request that leaves now could overtake a steered one and take its slot, where a pin to a busy slot
-        damages the answer that runs there. That holds for any request, steered or not."""
-        return self.belief is not None and self.belief.rules.risky_pins and self._flights.steered
+    def endangered_at(self) -> float:
+        """When the latest steered request left that is on its way still, where any that overtakes it could take its
+        slot, and a pin to a busy slot damages the answer that runs there; -inf: none is."""
+        risky = self.belief is not None and self.belief.rules.risky_pins
+        return self._flights.steered_at if risky else -inf
 
     def lets_go_on(self, key: int) -> bool:
         """Whether a request that goes on where the request `key` ended needs no decision: its slot holds all of that

@@ -67,6 +67,11 @@ class Flight:
         return self.ask.prompts + self.ask.children
 
     @property
+    def names_slot(self) -> bool:
+        """Whether toki chose its slot."""
+        return self.decision.id_slot is not None or (self.key < 0 and self.ask.client_slot is not None)
+
+    @property
     def served(self) -> bool:
         """Whether the server that is there now has it, or has answered it."""
         answered = self.ended is not None and self.measured.prompt_tokens is not None
@@ -158,12 +163,9 @@ class Flights:
         return self.unsettled or self.priming is not None or any(not flight.placed for flight in self)
 
     @property
-    def steered(self) -> bool:
-        """Whether one is on its way that names a slot."""
-        return any(
-            not one.placed and (one.decision.id_slot is not None or (one.key < 0 and one.ask.client_slot is not None))
-            for one in self
-        )
+    def steered_at(self) -> float:
+        """When the latest left that names a slot and is on its way still; -inf: none is."""
+        return max((one.released for one in self if not one.placed and one.names_slot), default=-inf)
 
     def release(self, flight: Flight, at: float) -> None:
         """A request is about to leave."""
