@@ -392,14 +392,15 @@ def _hints(kind: type) -> Json:
 
 def answer_line(engine: int, answer: Answer) -> bytes:
     """The line of an answer whose tokens are hashed, canonical: equal answers have equal lines. Floats are written by
-    repr; of hashed tokens their number and the last one say all."""
+    repr; of hashed tokens their number and the last one but one say all. The last of a fork's primers is one of the
+    others, which is hashed otherwise where it stands now."""
     if isinstance(answer, Exception):
         return line({"engine": engine, "raised": type(answer).__name__})
     commands = []
     for command in answer:
         told = {"command": type(command).__name__, **_plain(command)}
         if isinstance(command, Prime):
-            told["tokens"] = [len(command.tokens), *command.tokens.ids[-1:].tolist()]
+            told["tokens"] = [len(command.tokens), *command.tokens.ids[-2:-1].tolist()]
         commands.append(told)
     return line({"commands": commands, "engine": engine})
 

@@ -384,7 +384,7 @@ class _Behind(LlamaServerBackend):
     """
 
     def __init__(self, servers: LlamaServerBackend, base_url: str, model: str) -> None:
-        super().__init__(base_url, servers._embed)
+        super().__init__(base_url, servers._embed, servers._verify)
         self._servers = servers
         self._model = model
 

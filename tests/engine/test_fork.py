@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.engine.literal import Flags
@@ -10,14 +11,17 @@ from tests.engine.literal import LiteralServer
 from tests.engine.stage import Stage
 from tests.engine.stage import known
 
+from replay import replay
 from toki.engine import fork
 from toki.engine.contents import Contents
 from toki.engine.events import Action
+from toki.engine.events import Ask
 from toki.engine.events import Gone
 from toki.engine.events import Mode
 from toki.engine.events import Primed
 from toki.engine.policy import Prices
 from toki.engine.tokens import Tokens
+from toki.eventlog import EventLog
 
 HEAD = [n % 700 for n in range(2000)]
 QUESTIONS = [[*HEAD, 1000 + n, *range(20)] for n in range(4)]
@@ -258,6 +262,29 @@ def test_a_request_that_is_given_up_while_it_waits_is_forgotten() -> None:
     assert stage.primers == 0
 
 
+def test_a_fork_replays_from_its_log(tmp_path: Path) -> None:
+    """The log tells tokens by hashes: nothing may depend on a primer's last token being one that occurs elsewhere."""
+    log = EventLog(tmp_path / "events")
+    stage = Stage(FLAGS["-np 4"], told=known(FLAGS["-np 4"]), proven=False)
+    stage.engine = log.engine(Mode.AUTO, 10)
+    stage.restart(LiteralServer(FLAGS["-np 4"]))
+
+    def embedded(ask: Ask) -> Ask:
+        assert ask.tokens is not None
+        return replace(ask, vector=log.embed(ask.tokens))
+
+    for n in range(4):
+        prompt = [*HEAD, HEAD[n], *[5000 + n] * 30]
+        last = stage.arrive(prompt, [7] * 8, company=3 - n, change=embedded)
+    prime(stage, last)
+    stage.finish()
+    log.close()
+    assert stage.primers > 1
+    with (tmp_path / "events").open("rb") as file:
+        replayed = replay(file)
+    assert (replayed.difference, replayed.engines) == ("", 1)
+
+
 def test_heads_differ_in_their_last_token() -> None:
     tokens = Tokens.of(QUESTIONS[0])
     found = fork.heads(tokens, 2000, 5)
@@ -265,6 +292,7 @@ def test_heads_differ_in_their_last_token() -> None:
     assert len({int(one.ids[-1]) for one in found}) == 5
     assert all(one.common_prefix(tokens) == 2000 for one in found)
     assert len(fork.heads(Tokens.of([1, 1, 2, 2]), 4, 5)) == 2
+    assert [one.ids.tolist() for one in fork.heads(Tokens.of([1, 1, 2, 2]), 4, 5, {1})] == [[1, 1, 2, 2, 2]]
 
 
 def test_a_head_that_takes_too_long_is_not_primed() -> None:

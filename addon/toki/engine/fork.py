@@ -10,6 +10,7 @@ Who belongs together, and whether it pays on a shadow; `forks` carries it out.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -44,10 +45,10 @@ def kin(contents: Contents, prompt: Held, others: Mapping[int, Held]) -> tuple[i
     return min(min(shared[key] for key in near), prompt.length - 1), near
 
 
-def heads(tokens: Tokens, head: int, n: int) -> list[Tokens]:
-    """`n` prompts of the first `head` tokens and one more, each another one; fewer where the head has fewer kinds of
-    tokens: these are surely in the vocabulary."""
-    kinds = list(dict.fromkeys(tokens.ids[:head].tolist()))[:n]
+def heads(tokens: Tokens, head: int, n: int, next_ones: Collection[int] = ()) -> list[Tokens]:
+    """`n` prompts of the first `head` tokens and one more, each another one, but none that any prompt goes on with
+    (`next_ones`); fewer where the head has fewer kinds of tokens: these are surely in the vocabulary."""
+    kinds = [kind for kind in dict.fromkeys(tokens.ids[:head].tolist()) if kind not in next_ones][:n]
     return [tokens.head(head).extended([kind]) for kind in kinds]
 
 

@@ -6,6 +6,7 @@ share, and leave together.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ class Fork:
     until: float  # when they stop waiting for it
     left: list[Held]  # primers that are still to be sent
     planned: int  # primers in all
+    next_ones: set[int]  # what any member's prompt goes on with behind the head, which no primer may
     slot: int | None = None  # where the first one was evaluated
     done: int = 0  # primers that were evaluated
 
@@ -147,7 +149,8 @@ class Forks:
             return []
         shared = knowledge.contents.hold(prompt.place, head, head)
         until = event.at + fork.patience(head, knowledge.prices)
-        self._active = Fork(flight.key, {one.key for one in members}, shared, until, primers[1:], len(primers))
+        keys, next_ones = {one.key for one in members}, self._next_ones(members, head)
+        self._active = Fork(flight.key, keys, shared, until, primers[1:], len(primers), next_ones)
         first = self._primers.send(flight, event, Primer(primers[0], None), 1, Action.FORKED)
         return [*self._waiters.free(self.members), first]
 
@@ -160,7 +163,7 @@ class Forks:
         if idle < 2 or not fork.may_pay(belief.base, wishes, head, prices):
             return []
         copies = min(len(members), idle) if knowledge.levers.usable(Action.SWAPPED) else 1
-        primers = self._heads(members[0], head, copies)
+        primers = self._heads(members[0], head, copies, self._next_ones(members, head))
         primers = primers[: fork.best(belief.base, wishes, primers, prices)]
         if primers and not belief.trusted:
             if deviations(belief.rules, knowledge.said):
@@ -171,11 +174,17 @@ class Forks:
                     return []
         return primers
 
-    def _heads(self, flight: Flight, head: int, n: int) -> list[Held]:
-        """Different primers for the first `head` tokens of a prompt."""
+    def _next_ones(self, members: Iterable[Flight], head: int) -> set[int]:
+        """The tokens that prompts go on with behind their first `head`."""
+        contents = self._knowledge.contents
+        prompts = [one.prompt for one in members if one.prompt is not None]
+        return {token for prompt in prompts for token in contents[prompt.place].ids[head : head + 1].tolist()}
+
+    def _heads(self, flight: Flight, head: int, n: int, next_ones: set[int]) -> list[Held]:
+        """Different primers for the first `head` tokens of a prompt; see `fork.heads`."""
         assert flight.prompt is not None
         contents = self._knowledge.contents
-        lists = fork.heads(contents[flight.prompt.place], head, n)
+        lists = fork.heads(contents[flight.prompt.place], head, n, next_ones)
         return [contents.hold(contents.add_like(flight.prompt.place, one), len(one), len(one)) for one in lists]
 
     def _join(self, active: Fork, flight: Flight, prompt: Held, event: Arrived) -> list[Command]:
@@ -191,7 +200,9 @@ class Forks:
                 return []
             active.members.add(flight.key)
             if active.left:
-                active.left += self._heads(flight, active.head.length, active.planned + 1)[active.planned :]
+                active.next_ones |= self._next_ones([flight], active.head.length)
+                heads = self._heads(flight, active.head.length, active.planned + 1, active.next_ones)
+                active.left += heads[active.planned :]
                 active.planned += 1
         return [self._waiters.wait(flight, active.until)]
 
