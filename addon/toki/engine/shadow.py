@@ -444,7 +444,9 @@ class Shadow:
             return 0
         self._drop(parts)
         if self.gone:
-            _, parts = self.contents.related(held, Shelf.of(self.gone))
+            longer, parts = self.contents.related(held, Shelf.of(self.gone))
+            if longer is not None and longer.length == held.length:  # just this was evicted, and is stored again
+                parts.append(longer)
             self.gone = tuple(entry for entry in self.gone if entry not in parts)
         entry = self._entry(held)
         self.ram = self.ram.stored_with(entry, self._size(entry))
@@ -466,15 +468,18 @@ class Shadow:
     def since(self, entry: Held) -> int:
         """Tokens of an entry that seemed to be evicted and of all that was stored later: if it was there after all, the
         cache holds so much."""
-        return sum(map(self._size, self.gone[self.gone.index(entry) :])) + self.ram.stored
+        return sum(map(self._size, [entry, *self._evicted_after(entry)])) + self.ram.stored
 
     def revive(self, entry: Held) -> None:
         """An entry that seemed to be evicted came back: those that were stored later are there still."""
-        place = self.gone.index(entry)
-        # What was evicted may have been stored again since, and evicted again.
-        later = [one for one in dict.fromkeys(self.gone[place + 1 :]) if one not in self.ram]
+        later = self._evicted_after(entry)
         self.ram = self.ram.behind_older(later, [self._size(one) for one in later])
-        self.gone = self.gone[:place]
+        self.gone = self.gone[: self.gone.index(entry)]
+
+    def _evicted_after(self, entry: Held) -> list[Held]:
+        """What seemed to be evicted after an entry, each once: two may have been found to be the same."""
+        later = dict.fromkeys(self.gone[self.gone.index(entry) + 1 :])
+        return [one for one in later if one is not entry and one not in self.ram]
 
     def _size(self, held: Held) -> int:
         return held.length + self.rules.ram_entry
