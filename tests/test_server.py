@@ -216,6 +216,24 @@ def test_a_kept_connection_that_the_server_closed_is_told_once() -> None:
     assert served.connections == 2
 
 
+def test_a_look_up_outlives_it_that_another_thread_closes_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    with wire(lambda *_: http([])) as served, backend(served.url) as server:
+        choose = server._adapter.get_connection_with_tls_context
+        chosen: list[object] = []
+
+        def closed_at_first(*args: Any, **kwargs: Any) -> Any:
+            pool = choose(*args, **kwargs)
+            if not chosen:  # as urllib3 1.26 does when its manager is cleared
+                pool.close()
+                server._adapter.close()
+            chosen.append(pool)
+            return pool
+
+        monkeypatch.setattr(server._adapter, "get_connection_with_tls_context", closed_at_first)
+        assert server.slots(AUTH, TIMEOUT) == ()
+    assert len(chosen) == 2
+
+
 def test_a_connection_that_the_server_closed_as_it_said_tells_nothing() -> None:
     with wire(lambda *_: http([], headers="Connection: close\r\n")) as served, backend(served.url) as server:
         server.slots(AUTH, TIMEOUT)
@@ -421,6 +439,26 @@ def test_the_models_that_a_server_of_servers_has_up() -> None:
             each.close()
     assert caught.value.status == 400
     assert [path for path in asked if path != "/running"] == ["/upstream/a%20b/slots"]
+
+
+@pytest.mark.parametrize("verify", [True, False, "/authorities.pem"])
+def test_certificates_count_for_what_stands_behind_a_server_of_servers_too(
+    verify: bool | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool | str] = []
+
+    def send(*_: Any, verify: bool | str, **__: Any) -> None:
+        seen.append(verify)
+        raise OSError
+
+    monkeypatch.setattr("requests.adapters.HTTPAdapter.send", send)
+    made = LlamaServerBackend("https://server", verify=verify)
+    monkeypatch.setattr(made, "running", lambda *_: {"a": ()})
+    for one in (made, made.behind("a")):
+        with pytest.raises(ServerError):
+            one.slots(AUTH, TIMEOUT)
+        one.close()
+    assert seen == [verify, verify]
 
 
 @pytest.mark.parametrize("body", [{"running": 3}, {}])

@@ -24,6 +24,7 @@ from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool
 from urllib3 import disable_warnings
 from urllib3.connection import HTTPConnection
+from urllib3.exceptions import ClosedPoolError
 from urllib3.exceptions import HTTPError
 from urllib3.exceptions import InsecureRequestWarning
 from urllib3.exceptions import ProtocolError
@@ -397,7 +398,8 @@ class _Behind(LlamaServerBackend):
 
 
 class _Broken(ServerError):
-    """The connection ended before a whole answer was there: a kept connection that the server had given up."""
+    """The connection ended before a whole answer was there: a kept connection that the server had given up, or that
+    `hung_up` closed meanwhile in another thread."""
 
 
 def _idle(pool: HTTPConnectionPool | None) -> list[HTTPConnection]:
@@ -407,7 +409,7 @@ def _idle(pool: HTTPConnectionPool | None) -> list[HTTPConnection]:
 
 
 def _is_broken(error: Exception) -> bool:
-    return any(isinstance(each, ProtocolError) for each in (error, *error.args))
+    return any(isinstance(each, ProtocolError | ClosedPoolError) for each in (error, *error.args))
 
 
 def _cause(error: Exception) -> str:
