@@ -27,10 +27,11 @@ class Scripted:
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, str]]] = []  # path and headers, in order
         self.tasks = [-1, -1, -1, -1]
+        self.busy: set[int] = set()  # slots
         self.gates: dict[str, threading.Event] = {}
         self.answers: dict[str, Callable[[Any, Mapping[str, str]], Answer]] = {
             "/props": lambda *_: (200, self.props),
-            "/slots": lambda *_: (200, [_slot(number, task) for number, task in enumerate(self.tasks)]),
+            "/slots": lambda *_: (200, [self._slot(number, task) for number, task in enumerate(self.tasks)]),
             "/tokenize": lambda body, _: (200, {"tokens": _tokens(body["content"])}),
             "/apply-template": lambda body, _: (200, {"prompt": "".join(m["content"] for m in body["messages"])}),
         }
@@ -49,6 +50,12 @@ class Scripted:
     def block(self, path: str) -> threading.Event:
         """Let `path` wait until the event that is returned is set."""
         return self.gates.setdefault(path, threading.Event())
+
+    def _slot(self, number: int, task: int) -> dict[str, Any]:
+        slot: dict[str, Any] = {"id": number, "n_ctx": 4096, "is_processing": number in self.busy}
+        if task >= 0:
+            slot |= {"id_task": task, "n_prompt_tokens": 7}
+        return slot
 
 
 async def until(condition: Callable[[], object], within: float = 10.0) -> None:
@@ -87,13 +94,6 @@ def scripted() -> Iterator[Scripted]:
         finally:
             for gate in script.gates.values():
                 gate.set()
-
-
-def _slot(number: int, task: int) -> dict[str, Any]:
-    slot: dict[str, Any] = {"id": number, "n_ctx": 4096, "is_processing": False}
-    if task >= 0:
-        slot |= {"id_task": task, "n_prompt_tokens": 7}
-    return slot
 
 
 def _tokens(content: Any) -> list[int]:

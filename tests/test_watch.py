@@ -118,6 +118,32 @@ async def test_the_look_that_is_wanted_after_a_client_left_is_taken_though_nothi
     assert bench.told(Looked)[-1].asked_at >= left_at + 0.2
 
 
+async def test_a_server_that_is_still_at_work_for_a_client_that_left_is_looked_at_until_it_is_done(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AWAKE", 0.1)
+    bench.script.busy = {0}
+    bench.watch.arrived(GOOD)
+    await until(lambda: bench.told(Looked))
+    bench.end(accepted=False, gone_in_prefill=True)
+    bench.events.clear()
+    tell = bench.watch._tell
+
+    def wanting(event: Event) -> None:  # as the engine does while such a request is left
+        tell(event)
+        if isinstance(event, Looked) and event.slots[0].busy:
+            bench.watch.look_soon()
+
+    monkeypatch.setattr(bench.watch, "_tell", wanting)
+    bench.watch.look_soon()
+    await until(lambda: len(bench.told(Looked)) == 3)
+    bench.script.busy = set()
+    await bench.idle()
+    asked = [looked.asked_at for looked in bench.told(Looked)]
+    assert len(asked) == 4
+    assert all(later - earlier >= 0.2 for earlier, later in pairwise(asked))
+
+
 async def test_the_engine_gets_the_look_that_it_asks_for_but_no_server_is_woken_for_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

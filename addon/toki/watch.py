@@ -28,7 +28,7 @@ from toki.server import Props
 from toki.server import ServerError
 
 PACE = 1.25  # seconds between looks while requests are in flight; more than the second that a cancel needs
-SOONEST = 1.0  # seconds between looks that the engine asks for
+SOONEST = 1.1  # seconds between looks that the engine asks for; likewise
 QUIET = 1.2  # seconds without a look after a client left in prefill
 AFTERWARDS = 0.2  # seconds behind that in which the look is taken that was wanted
 AWAKE = 1.0  # seconds after the last request for which no server has fallen asleep
@@ -267,6 +267,8 @@ class Watch:
                 self._wanted = False
                 looked = await self.look()
                 if looked is not None:
+                    if not self._in_flight and any(slot.busy for slot in looked.slots):
+                        self._quiet_until = looked.at + QUIET  # it goes on with what a client left, and is awake
                     self._tell(looked)
         except ServerError as error:
             self._failed("/props", error)

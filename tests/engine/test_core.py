@@ -617,6 +617,26 @@ def test_what_a_request_reused_whose_client_left_is_predicted_and_judged() -> No
     assert belief.score == score + 1
 
 
+def test_where_a_client_left_looks_are_wanted_until_one_shows_the_end() -> None:
+    stage = trusting(Flags(unified=False), Mode.OBSERVE)
+    stage.knowledge.prices = Prices(evaluate=1.0)
+    key = stage.arrive([*range(5000, 6000)], [1])
+    stage.reach(0)
+    stage.headers(0)
+    stage.leave(0)
+    for _ in range(2):
+        before = stage.wanted_looks
+        stage.now += 0.1
+        stage.tell(Looked(stage.tick(), stage.tick() - 0.01, stage.view()))
+        assert stage.wanted_looks > before
+    stage.server.cancel(key, 700)
+    before = stage.wanted_looks
+    stage.tell(Looked(stage.tick(), stage.tick() - 0.01, stage.view()))
+    assert stage.wanted_looks == before
+    record = stage.serve([*range(5000, 6000), 7], [1])
+    assert (record.predicted, record.measured.reused) == (700, 700)
+
+
 def test_answers_without_timings_tell_how_long_a_prefill_takes_at_most() -> None:
     """Where a client left /v1/messages nothing else says when the server is done with its prompt."""
     stage = trusting(Flags(), Mode.OBSERVE)

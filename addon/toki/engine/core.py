@@ -19,6 +19,7 @@ from toki.engine.events import Command
 from toki.engine.events import Event
 from toki.engine.events import Gone
 from toki.engine.events import Holding
+from toki.engine.events import Look
 from toki.engine.events import Looked
 from toki.engine.events import Mode
 from toki.engine.events import Prime
@@ -196,28 +197,32 @@ class Engine:
             self._know(flight)
 
     def _looked(self, event: Looked) -> list[Command]:
+        """What a look shows; another one is wanted while the server goes on with requests whose clients left."""
+        self._compare(event)
+        return [Look()] if any(flight.left is not None for flight in self._flights) else []
+
+    def _compare(self, event: Looked) -> None:
         """Compare a look with the beliefs, where nothing has changed since it was asked for."""
         self._course.let_go(event)
         if not self._looks.fresh(event.asked_at) or self._flights.unsettled:
-            return []
+            return
         if any(flight.trial is not None for flight in self._flights):
-            return []
+            return
         taken = self._flights.slots
         busy = sum(view.busy for view in event.slots)
         if busy < taken:  # something has ended, or has not yet begun, of which nothing was heard so far
             if busy == sum(flight.slots for flight in self._flights if flight.launched):
                 for belief in self._knowledge.beliefs:
                     belief.rearrange(event.slots)
-            return []
+            return
         for flight in self._flights:
             self._flights.place(flight, event.at)
         self._course.apply(event.at)
         if not all(flight.launched for flight in self._flights):
-            return []  # it shows a launch of which the beliefs hear only once the request is read
+            return  # it shows a launch of which the beliefs hear only once the request is read
         if self._looks.note(event, taken):
             for belief in self._knowledge.beliefs:
                 belief.compare(event.slots)
-        return []
 
     # --- requests that are held -------------------------------------------------------------------
 
