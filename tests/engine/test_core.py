@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
@@ -194,6 +195,24 @@ def test_nothing_is_evaluated_in_vain(flags: Flags) -> None:
     steered = sum(record.measured.evaluated or 0 for record in serve_all(stage, requests))
     staked = STAKE * max(len(prompt) for prompt, _ in requests)
     assert steered <= 1.02 * sum(record.measured.evaluated or 0 for record in serve_all(alone, requests)) + staked
+
+
+def test_where_much_is_referred_to_it_is_not_looked_through_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toki.engine.knowledge, "COLLECT", 12)
+    stage = trusting(SERVERS["np 4"])
+    contents = stage.knowledge.contents
+    kept = []
+    keep = contents.keep
+
+    def noted(places: Collection[int]) -> None:
+        kept.append(len(places))
+        keep(places)
+
+    monkeypatch.setattr(contents, "keep", noted)
+    for n in range(40):
+        stage.serve([n] * 12, [1])
+    assert max(kept) > 24  # what the RAM cache and the history speak of
+    assert len(kept) <= 40 / 3  # each request leaves two lists
 
 
 @each_server

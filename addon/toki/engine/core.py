@@ -351,7 +351,7 @@ class Engine:
 
     def _know(self, flight: Flight) -> None:
         """The tokens of a request are known, or known to be unknowable."""
-        if flight.ask.tokens is not None and self._knowledge.crowded:
+        if flight.ask.tokens is not None and self._knowledge.cluttered:
             rooms = (self._flights, self._waiters, self._forks, self._course)
             self._knowledge.collect(held for room in rooms for held in room.holds())
         self._knowledge.read(flight)

@@ -34,7 +34,7 @@ from toki.engine.trust import AGAINST
 from toki.engine.trust import Belief
 from toki.engine.waiting import Pace
 
-COLLECT = 1024  # token lists at which those that nothing refers to are forgotten
+COLLECT = 1024  # token lists at which those that nothing refers to are forgotten, and half as many more each time after
 LIKELY = 4  # hypotheses for which another order of what happened is looked for
 WORTH_TIMING = 64  # evaluated tokens from which the time that they took tells the server's speed
 
@@ -54,6 +54,7 @@ class Knowledge:
         self.prices = Prices()
         self.pace = Pace()
         self.account = Account()
+        self._needed = 0  # token lists that were left when the others were forgotten: a RAM cache may hold thousands
 
     def meet(self, event: Restarted, slots: Sequence[SlotView] | None) -> None:
         """The server is known now, its slots are as seen (None: not shown)."""
@@ -217,14 +218,15 @@ class Knowledge:
         )
 
     @property
-    def crowded(self) -> bool:
+    def cluttered(self) -> bool:
         """Whether it is time to forget token lists that nothing refers to any more, so that memory stays bounded."""
-        return len(self.contents) >= COLLECT
+        return len(self.contents) >= max(COLLECT, self._needed + COLLECT // 2)
 
     def collect(self, others: Iterable[Held]) -> None:
         """Forget all token lists but its own and those of `others`."""
         live = {held.place for held in (*self._holds(), *others)}
         self.contents.keep(live | self.history.places())
+        self._needed = len(self.contents)
 
     def _holds(self) -> Iterator[Held]:
         for belief in self.beliefs:

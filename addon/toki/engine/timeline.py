@@ -202,7 +202,7 @@ class Timeline:
     def holds(self) -> Iterator[Held]:
         """All contents that it speaks of."""
         before = [shadow for moment in self._moments for shadow in (moment.base, moment.alone)]
-        for shadow in (*before, self.base, self.alone):
+        for shadow in {*before, self.base, self.alone}:
             yield from shadow.holds()
             yield from shadow.gone
 
