@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -347,6 +348,22 @@ async def test_what_is_kept_apart_is_held_in_a_crowd_too(bench: Bench) -> None:
     assert await bench.exchange(upstream, owner="a").hold() is not None
     (arrived,) = bench.told(Arrived)
     assert (ids(arrived), arrived.ask.owner, arrived.ask.fixed) == (TOKENS, "a", "")
+
+
+async def test_what_is_kept_apart_waits_beyond_its_deadline_until_its_body_is_read(bench: Bench) -> None:
+    upstream = await bench.known(deadline_ms=1)
+    gate = threading.Event()
+    for _ in range(8):  # all threads are busy
+        bench.executor.submit(gate.wait)
+    try:
+        holding = asyncio.ensure_future(bench.exchange(upstream, owner="a").hold())
+        await asyncio.sleep(0.05)
+        assert not bench.told(Arrived)
+    finally:
+        gate.set()
+    await holding
+    (arrived,) = bench.told(Arrived)
+    assert (arrived.ask.owner, arrived.ask.fixed) == ("a", "")
 
 
 async def test_a_chat_is_read_from_the_clients_own_bytes(bench: Bench) -> None:

@@ -161,6 +161,8 @@ class Exchange:
             self._complain("deadline", "look-ups took longer than toki_deadline_ms allows, a request passes as it came")
         if self._study is None:
             self._study = upstream.background(self._read())
+        if held and self._owner:  # into a body that is not read nothing can be put that keeps it apart
+            await self._parsed.wait()
         try:
             while isinstance(decision := await self._decided(held, upstream), Wait):
                 await self._wait(decision)
