@@ -234,6 +234,27 @@ def test_a_look_up_outlives_it_that_another_thread_closes_the_connections(monkey
     assert len(chosen) == 2
 
 
+def test_a_kept_connection_that_a_call_found_closed_is_told_too() -> None:
+    answers = [http([], headers="X-Says: Connection: close\r\n"), http([])]
+    with wire(lambda *_: answers[len(served.requests) - 1]) as served, backend(served.url) as server:
+        server.slots(AUTH, TIMEOUT)
+        time.sleep(0.05)  # it is closed by then
+        server.slots(AUTH, TIMEOUT)
+        assert server.hung_up()
+        assert not server.hung_up()
+    assert served.connections == 2
+
+
+def test_a_server_that_was_not_there_has_hung_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = address(listener)
+    with backend(url) as server:
+        with pytest.raises(ServerError, match="no connection"):
+            server.slots(AUTH, TIMEOUT)
+        assert server.hung_up()
+        assert not server.hung_up()
+
+
 def test_a_connection_that_the_server_closed_as_it_said_tells_nothing() -> None:
     with wire(lambda *_: http([], headers="Connection: close\r\n")) as served, backend(served.url) as server:
         server.slots(AUTH, TIMEOUT)

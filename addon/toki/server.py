@@ -106,20 +106,27 @@ class LlamaServerBackend:
         if verify is False:
             disable_warnings(InsecureRequestWarning)  # the user asked for it
         self._adapter = HTTPAdapter(pool_maxsize=CONNECTIONS, max_retries=0)
+        self._hung_up = False
 
     def close(self) -> None:
         """Close the kept connections."""
         self._adapter.close()
 
     def hung_up(self) -> bool:
-        """Whether a server closed a kept connection since this was asked last: it was idle for some seconds, or that
-        server is no more. Takes no time."""
+        """Whether a server closed a kept connection since this was asked last, or was not there: it was idle for some
+        seconds, or that server is no more. Takes no time."""
+        self._notice()
+        hung_up, self._hung_up = self._hung_up, False
+        return hung_up
+
+    def _notice(self) -> None:
+        """See to it that the next call opens a new connection where a kept one was closed: the library would do that
+        without a word."""
         pools = self._adapter.poolmanager.pools
         idle = [one for key in set(pools.keys()) for one in _idle(pools.get(key))]
-        if not any(map(is_connection_dropped, idle)):
-            return False
-        self._adapter.close()  # the next call opens a new one
-        return True
+        if any(map(is_connection_dropped, idle)):
+            self._hung_up = True
+            self._adapter.close()
 
     def props(self, auth: Auth, timeout: float, model: str = "") -> Props:
         """What the server says of itself."""
@@ -341,6 +348,7 @@ class LlamaServerBackend:
         if left <= 0:
             raise ServerError(f"{name}: no time left")
         self._admit(name, base, auth, deadline)
+        self._notice()
         try:
             with self._send(method, base + path, {**(query or {}), "autoload": "false"}, auth, body, left) as response:
                 if response.status_code != 200:
@@ -349,6 +357,7 @@ class LlamaServerBackend:
         # what the library says may hold the address and the headers: it is not passed on
         except (requests.RequestException, HTTPError, ValueError, OSError) as error:
             kind = _Broken if _is_broken(error) else ServerError
+            self._hung_up = self._hung_up or not _is_late(error)
             raise kind(f"{name}: {_cause(error)}") from None
         try:
             return json.loads(content)
@@ -412,8 +421,12 @@ def _is_broken(error: Exception) -> bool:
     return any(isinstance(each, ProtocolError | ClosedPoolError) for each in (error, *error.args))
 
 
+def _is_late(error: Exception) -> bool:
+    return any(isinstance(each, requests.Timeout | ReadTimeout) for each in (error, *error.args))
+
+
 def _cause(error: Exception) -> str:
-    if any(isinstance(each, requests.Timeout | ReadTimeout) for each in (error, *error.args)):
+    if _is_late(error):
         return "no answer in time"
     if _is_broken(error):
         return "the connection broke"
