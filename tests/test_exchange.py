@@ -91,7 +91,7 @@ class Engine:
         self.steer: int | None = 2
         self.broken = False
         self.wants_tokens = mode in (Mode.AUTO, Mode.PIN)
-        self.endangered_at = -inf
+        self.should_wait, self.endangered_at = False, -inf
         self.crowd = 64  # requests that are held from which on there are too many
         self.gone_on: set[int] = set()  # ended requests that others may go on from
         self.kept: list[Record] | None = None  # a list: records are kept back in it
@@ -102,9 +102,6 @@ class Engine:
 
     def lets_go_on(self, key: int) -> bool:
         return key in self.gone_on
-
-    def should_wait(self, others: int = 0) -> bool:
-        return False
 
     def crowded(self, held: int) -> bool:
         return held >= self.crowd
@@ -302,7 +299,6 @@ async def test_in_a_crowd_too_none_overtakes_a_steered_request(bench: Bench) -> 
     bench.engine.endangered_at = -inf
     await asyncio.gather(*holding)
     assert len(bench.told(Arrived)) == 3
-    assert upstream.in_line == 0
 
 
 async def test_who_waited_in_line_for_long_does_not_overtake_a_steered_request_either(
@@ -316,11 +312,9 @@ async def test_who_waited_in_line_for_long_does_not_overtake_a_steered_request_e
         holding = asyncio.ensure_future(bench.exchange(upstream).hold())
         await until(lambda: bench.script.count("/slots") > 1)
         assert not bench.told(Arrived)
-        assert upstream.in_line == 1
         bench.engine.endangered_at = -inf
         await holding
     assert len(bench.told(Arrived)) == 1
-    assert upstream.in_line == 0
 
 
 async def test_none_waits_for_a_steered_request_that_left_long_ago(bench: Bench) -> None:
@@ -329,17 +323,6 @@ async def test_none_waits_for_a_steered_request_that_left_long_ago(bench: Bench)
     begun = time.monotonic()
     await bench.exchange(upstream).hold()
     assert time.monotonic() - begun < module.SAFETY
-
-
-async def test_a_request_that_ends_in_line_leaves_it(bench: Bench) -> None:
-    upstream = await bench.known()
-    async with upstream.turn:
-        holding = asyncio.ensure_future(bench.exchange(upstream).hold())
-        await until(lambda: upstream.in_line == 1)
-        holding.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await holding
-    assert upstream.in_line == 0
 
 
 async def test_what_is_kept_apart_is_held_in_a_crowd_too(bench: Bench) -> None:

@@ -211,18 +211,14 @@ class Exchange:
             yield
             return
         decidable = held and not self._ask.fixed and self._ask.tokens is not None
-        upstream.in_line += 1
-        try:
-            async with contextlib.AsyncExitStack() as turn:
-                try:
-                    async with asyncio.timeout(SAFETY):
-                        await turn.enter_async_context(upstream.turn)
-                except TimeoutError:  # behind a long primer: it goes beside that
-                    decidable = False
-                await self._give_way(upstream, decidable)
-                yield
-        finally:
-            upstream.in_line -= 1
+        async with contextlib.AsyncExitStack() as turn:
+            try:
+                async with asyncio.timeout(SAFETY):
+                    await turn.enter_async_context(upstream.turn)
+            except TimeoutError:  # behind a long primer: it goes beside that
+                decidable = False
+            await self._give_way(upstream, decidable)
+            yield
 
     async def _give_way(self, upstream: Upstream, decidable: bool) -> None:
         """Wait for what is on its way to the server, as long as this one could do it harm, or a moment if that tells

@@ -119,7 +119,6 @@ class Upstream:
         self._engine = self._new_engine()
         self.inspector = Inspector(self.submit, partial(complaints.fault, "explain", "a request can't be explained"))
         self.turn = asyncio.Lock()  # held while a request waits for others to be placed and is decided
-        self.in_line = 0  # requests that have it or wait for it
         self._stirred = asyncio.Event()
         self._sizes: list[int] = []  # bytes of the bodies that are being read, and decided behind that
         self._turns = Turns()
@@ -186,7 +185,7 @@ class Upstream:
     @property
     def should_wait(self) -> bool:
         """Whether a moment's patience would let the engine decide what it can't decide now."""
-        return self._engine.should_wait(self.in_line - 1)
+        return self._engine.should_wait
 
     @property
     def endangered_at(self) -> float:

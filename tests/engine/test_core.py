@@ -153,11 +153,9 @@ def test_where_requests_have_all_slots_there_is_nothing_to_wait_for() -> None:
     for n in range(3):
         assert not stage.engine.crowded(0)
         stage.arrive([900 + n] * 12, [1], stream=False)
-        assert stage.engine.should_wait()
-    assert stage.engine.should_wait(0)
-    assert not stage.engine.should_wait(1)  # another one that is held has the last slot
+        assert stage.engine.should_wait
     stage.arrive([990] * 12, [1], stream=False)
-    assert not stage.engine.should_wait()
+    assert not stage.engine.should_wait
     assert not stage.engine.crowded(4)
     assert stage.engine.crowded(5)  # nine on four slots
 
@@ -476,7 +474,7 @@ def play(stage: Stage, script: Sequence[tuple[str, int, int]], *, in_order: bool
             stage.end(which)
             stage.answer(which)
         elif name == "arrive":
-            while not in_order and stage.engine.should_wait() and stage.wire:
+            while not in_order and stage.engine.should_wait and stage.wire:
                 stage.reach(which)  # a moment of patience is longer than any way to the server
             prompt = texts[-1 - which % len(texts)][: 4 * cut + 12] + [300 + stage.keys % 7] * (cut % 5 + 1)
             reply = [400 + stage.keys % 5] * (cut % 9 + 1)

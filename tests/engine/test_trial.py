@@ -129,12 +129,12 @@ def test_while_it_is_tried_nothing_is_decided_and_no_look_is_believed() -> None:
     assert "tries" in shop.ask(LONG[0]).reason
     shop.stage.reach(0)
     shop.stage.headers(0)
-    assert shop.stage.engine.should_wait()
+    assert shop.stage.engine.should_wait
     shop.stage.look()
-    assert shop.stage.engine.should_wait()
+    assert shop.stage.engine.should_wait
     shop.stage.end(0)
     shop.stage.answer(0)
-    assert not shop.stage.engine.should_wait()
+    assert not shop.stage.engine.should_wait
 
 
 def test_a_request_that_is_not_alone_tries_nothing() -> None:

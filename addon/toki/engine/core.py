@@ -102,13 +102,14 @@ class Engine:
             return True
         return not self._flights.unplaced and self._course.stands(key)
 
-    def should_wait(self, others: int = 0) -> bool:
-        """Whether a moment's patience would let it decide what can't be decided now. Where requests have all slots, or
-        `others` that are held will have them, there is nothing to decide: it takes an idle one to steer to."""
+    @property
+    def should_wait(self) -> bool:
+        """Whether a moment's patience would let it decide what can't be decided now. Where requests have all slots
+        there is nothing to decide: it takes an idle one to steer to."""
         belief = self.belief
         if not self.wants_tokens or belief is None or not belief.trusted or not self.unplaced:
             return False
-        return self._flights.wanted + others < belief.rules.n_slots
+        return self._flights.wanted < belief.rules.n_slots
 
     @property
     def belief(self) -> Belief | None:
