@@ -30,7 +30,7 @@ from toki.engine.rules import Known
 from toki.engine.rules import hypotheses
 from toki.engine.shadow import Launch
 from toki.engine.shadow import Wish
-from toki.engine.trust import AGAINST
+from toki.engine.trust import CLOSE
 from toki.engine.trust import Belief
 from toki.engine.waiting import Pace
 
@@ -82,7 +82,7 @@ class Knowledge:
     def equals(self) -> list[Belief]:
         """The leading hypothesis, and those that did as well and are no more otherwise than said."""
         leader = self.belief
-        return [] if leader is None else [one for one in self.beliefs if one.errors < leader.errors + AGAINST]
+        return [] if leader is None else [one for one in self.beliefs if one.errors < leader.errors + CLOSE]
 
     # --- requests ---------------------------------------------------------------------------------
 
