@@ -281,7 +281,7 @@ def cases(quick: bool) -> list[Case]:
     kept = "-np 16 -kvu --no-cache-idle-slots"
     main = ("default", "-np 4", "-np 4 -cram 0", kept, f"{kept} -cram 0")
     return [
-        Case("SmolLM2", "default"),
+        *(Case("SmolLM2", "default", build) for build in BUILDS),
         Case("SmolLM2", "-np 4", at_a_time=4),
         Case("Gemma 3", "default"),
         *(Case("tiny", flags, build) for flags in FLAGS for build in BUILDS),
