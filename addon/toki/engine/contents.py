@@ -59,10 +59,18 @@ class Shelf:
         """With one more at the end."""
         return Shelf((*self.held, one), np.append(self.places, one.place), np.append(self.lengths, one.length))
 
-    def only(self, kept: npt.NDArray[np.bool_]) -> Shelf:
-        """Those of which `kept`, bool, shape (n,), is true."""
-        held = tuple(one for one, stays in zip(self.held, kept.tolist(), strict=True) if stays)
-        return Shelf(held, self.places[kept], self.lengths[kept])
+    def without(self, numbers: Sequence[int]) -> Shelf:
+        """Without those at some places in the row, ascending."""
+        held = list(self.held)
+        for number in reversed(numbers):
+            del held[number]
+        return Shelf(tuple(held), np.delete(self.places, numbers), np.delete(self.lengths, numbers))
+
+    def with_at(self, number: int, one: Held) -> Shelf:
+        """With another one at a place in the row."""
+        places, lengths = self.places.copy(), self.lengths.copy()
+        places[number], lengths[number] = one.place, one.length
+        return Shelf((*self.held[:number], one, *self.held[number + 1 :]), places, lengths)
 
 
 class Contents:

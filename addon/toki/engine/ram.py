@@ -65,8 +65,8 @@ class Ram:
 
     def without(self, entries: Collection[Held]) -> Ram:
         """Without some of them."""
-        kept = np.array([entry not in entries for entry in self], np.bool_)
-        return Ram(self.shelf.only(kept), self._sizes[kept], self._peaks[kept])
+        numbers = sorted(map(self.shelf.held.index, entries))
+        return Ram(self.shelf.without(numbers), np.delete(self._sizes, numbers), np.delete(self._peaks, numbers))
 
     def excess(self, room: int) -> tuple[Held, ...]:
         """The oldest that must go for the rest to fit into `room`."""
@@ -85,12 +85,11 @@ class Ram:
         """With `new`, which may be of another length, in the place of `old`."""
         if new is old:
             return self
-        place = self.shelf.held.index(old)
         if new in self:
             return self.without([old])
-        sizes = self._sizes.copy()
-        sizes[place] += new.length - old.length
-        return Ram(Shelf.of([new if entry is old else entry for entry in self]), sizes, self._peaks)
+        number, sizes = self.shelf.held.index(old), self._sizes.copy()
+        sizes[number] += new.length - old.length
+        return Ram(self.shelf.with_at(number, new), sizes, self._peaks)
 
 
 EMPTY = Ram(Shelf.of(()), NOTHING, NOTHING)
