@@ -252,14 +252,16 @@ class Toki:
     def _spot(self, flow: HTTPFlow) -> Spot | None:
         """What of the page a flow asks for, if it does."""
         request = flow.request
+        token = ""
+        if request.path.startswith(ROOT) and self._settings is not None:  # of no others the headers are looked through
+            token = self._settings.token
         spot = self._where.find(
             request.host,
             request.port,
             request.path,
             reverse=isinstance(flow.client_conn.proxy_mode, ReverseMode),
             listener=flow.client_conn.sockname[:2],
-            token=self._settings is not None
-            and carries(_by_name(request.headers).get("authorization", ""), self._settings.token),
+            token=token != "" and carries(_by_name(request.headers).get("authorization", ""), token),
         )
         return None if spot is None or self._match(flow) is not None else spot
 
