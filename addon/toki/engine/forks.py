@@ -142,28 +142,30 @@ class Forks:
         alone = self._flights.priming is None and not (
             flight.ask.owner and within_reach(flight, knowledge, self._flights)
         )
-        primers = self._worth_it(belief, members, head) if alone else []
+        next_ones = self._next_ones(members, head)
+        primers = self._worth_it(belief, members, head, next_ones) if alone else []
         if not primers:
             for key in near:
                 self._waiters[key].free = True
             return []
         shared = knowledge.contents.hold(prompt.place, head, head)
         until = event.at + fork.patience(head, knowledge.prices)
-        keys, next_ones = {one.key for one in members}, self._next_ones(members, head)
+        keys = {one.key for one in members}
         self._active = Fork(flight.key, keys, shared, until, primers[1:], len(primers), next_ones)
         first = self._primers.send(flight, event, Primer(primers[0], None), 1, Action.FORKED)
         return [*self._waiters.free(self.members), first]
 
-    def _worth_it(self, belief: Belief, members: Sequence[Flight], head: int) -> list[Held]:
-        """The primers that make the requests cheaper; none where they don't. A server that is not trusted yet must be
-        known to hold nothing else, and no hypothesis that agrees with what is said of it may speak against it."""
+    def _worth_it(self, belief: Belief, members: Sequence[Flight], head: int, next_ones: set[int]) -> list[Held]:
+        """The primers that make the requests cheaper (see `fork.heads`); none where they don't. A server that is not
+        trusted yet must be known to hold nothing else, and no hypothesis that agrees with what is said of it may speak
+        against it."""
         knowledge, prices = self._knowledge, self._knowledge.prices
         idle = len(belief.base.slots.idle())
         wishes = [knowledge.wish(one) for one in members]
         if idle < 2 or not fork.may_pay(belief.base, wishes, head, prices):
             return []
         copies = min(len(members), idle) if knowledge.levers.usable(Action.SWAPPED) else 1
-        primers = self._heads(members[0], head, copies, self._next_ones(members, head))
+        primers = self._heads(members[0], head, copies, next_ones)
         primers = primers[: fork.best(belief.base, wishes, primers, prices)]
         if primers and not belief.trusted:
             if deviations(belief.rules, knowledge.said):
