@@ -348,7 +348,6 @@ class LlamaServerBackend:
         if left <= 0:
             raise ServerError(f"{name}: no time left")
         self._admit(name, base, auth, deadline)
-        self._notice()
         try:
             with self._send(method, base + path, {**(query or {}), "autoload": "false"}, auth, body, left) as response:
                 if response.status_code != 200:
@@ -375,6 +374,7 @@ class LlamaServerBackend:
         request = requests.PreparedRequest()
         request.method, request.url, request.body = method, _address(url, tuple(query.items())), body
         request.prepare_headers(headers)
+        self._notice()
         return self._adapter.send(request, stream=True, timeout=timeout, verify=self._verify)
 
 
