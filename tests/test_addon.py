@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import shutil
 import sqlite3
 import sys
@@ -311,6 +312,13 @@ async def test_options_can_change_while_it_runs(bench: Bench, tmp_path: Path) ->
     bench.context.configure(bench.addon, toki_db=str(bench.db))
     await bench.answer(await bench.begin(bench.flow()))
     await until(lambda: len(bench.rows()) == 1)
+
+
+async def test_what_is_loaded_is_not_looked_through_for_garbage_while_it_runs(script: Scripted, tmp_path: Path) -> None:
+    bench = Bench(script, tmp_path / "toki.db")
+    assert len(gc.get_objects()) < gc.get_freeze_count()
+    bench.addon.done()
+    assert gc.get_freeze_count() == 0
 
 
 async def test_without_a_server_to_look_after_it_says_so(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

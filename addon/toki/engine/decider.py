@@ -20,13 +20,20 @@ from toki.engine.knowledge import Knowledge
 from toki.engine.looks import Looks
 from toki.engine.policy import LEAST_WIN
 from toki.engine.policy import MARGIN
+from toki.engine.policy import Plan
 from toki.engine.policy import Priced
 from toki.engine.policy import Primer
 from toki.engine.policy import Returns
 from toki.engine.policy import Want
 from toki.engine.policy import cheapest
+from toki.engine.policy import evaluated
 from toki.engine.policy import options
+from toki.engine.rules import deviations
+from toki.engine.shadow import Wish
 from toki.engine.trust import Belief
+
+LITTLE = 1.05  # times what passing costs, for what is done on a server that is not trusted yet
+LEARNING = "still learning how this server chooses"
 
 
 class Decider:
@@ -52,7 +59,9 @@ class Decider:
         passed = Decision(Action.PASSED, None, None, predicted, alone, similarity, why)
         if why or belief is None:
             return self._kept_apart(flight, passed), None
-        pins, swaps = self._steerable(flight, belief, event)
+        idle = self._idle(flight, belief, event)
+        pins, swaps = self._steerable(flight, belief, idle) if belief.trusted else ([], [])
+        primed = primers > 0 and self._mode is Mode.AUTO and levers.usable(Action.PRIMED)
         wants = [
             Want(conversation.held, conversations.chance(conversation))
             for conversation in conversations.recent.values()
@@ -62,9 +71,10 @@ class Decider:
         uncached = may_leave_cache(flight, self._knowledge)
         priced_as = partial(options, belief.base, wish, returns, prices, pins=pins, swaps=swaps, uncached=uncached)
         priced = priced_as(
-            primers=primers > 0 and self._mode is Mode.AUTO and levers.usable(Action.PRIMED),
-            honours_slot=levers.honours(ask),
+            primers=primed,
+            honours_slot=levers.honours(ask) and belief.trusted,
             siblings=conversations.siblings(flight.thread) if flight.primed is None else 0.0,
+            beds=idle if primed and levers.usable(Action.PINNED) else [],
         )
         if not priced:
             return self._kept_apart(flight, replace(passed, reason="all slots are busy")), None
@@ -75,6 +85,8 @@ class Decider:
             if pinned.launch.reuse.low > ignored.high:
                 priced, best, flight.trial = tried, pinned, ignored
                 tries = f"; tries whether {ask.endpoint} honours id_slot"
+        if not belief.trusted and not self._agreed(wish, best.plan):
+            return replace(passed, reason=LEARNING), None
         decision = replace(
             passed,
             action=best.plan.action,
@@ -100,8 +112,8 @@ class Decider:
             return f"{ask.endpoint} ignores id_slot"
         if belief is None:
             return "the server is not known yet"
-        if not belief.trusted:
-            return "still learning how this server chooses"
+        if not belief.trusted and not self._may_plant(flight, belief):
+            return LEARNING
         if belief.rules.n_slots == 1 and self._mode is Mode.PIN and not ask.owner:
             return "the server has one slot"
         if self._looks.foreign(event.at) and belief.rules.ram:
@@ -115,18 +127,40 @@ class Decider:
         it."""
         return self._knowledge.levers.unsure(flight.ask) and not self._flights
 
-    def _steerable(self, flight: Flight, belief: Belief, event: Arrived) -> tuple[list[int], list[int]]:
-        """The slots to which a request may be pinned, and those that may be swapped for it."""
-        levers = self._knowledge.levers
+    def _may_plant(self, flight: Flight, belief: Belief) -> bool:
+        """Whether a request to a server that is not trusted yet may have a checkpoint planted for its siblings, of
+        which the first ones are worth most. It is a part of the prompt itself, so little can be lost by it where all is
+        as said and nothing was there before."""
+        first = belief.score > 0 and belief.base.known and not deviations(belief.rules, self._knowledge.said)
+        return first and belief.rules.window is not None and self._mode is Mode.AUTO and not flight.ask.owner
+
+    def _agreed(self, wish: Wish, plan: Plan) -> bool:
+        """Whether a plan makes a request hardly dearer by any of the hypotheses that did equally well."""
+        if not plan.primers:
+            return False
+        for one in self._knowledge.equals:
+            passing = evaluated(one.base, wish, Plan(Action.PASSED, None, None), self._knowledge.prices)
+            then = evaluated(one.base, wish, plan, self._knowledge.prices)
+            if not one.base.known or then > LITTLE * passing:
+                return False
+        return True
+
+    def _idle(self, flight: Flight, belief: Belief, event: Arrived) -> list[int]:
+        """The slots that are known to be idle and hold nothing of another owner's."""
         idle = self._looks.idle_slots(belief, self._flights, flight, event)
-        if flight.ask.owner:
-            idle = [number for number in idle if self._own(flight, belief.base.slots[number].held)]
+        if not flight.ask.owner:
+            return idle
+        return [number for number in idle if self._own(flight, belief.base.slots[number].held)]
+
+    def _steerable(self, flight: Flight, belief: Belief, idle: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Those of the `idle` slots to which a request may be pinned, and those that may be swapped for it."""
+        levers = self._knowledge.levers
         full = [number for number in idle if belief.base.slots[number].held is not None]
         swaps = full if belief.rules.ram and levers.usable(Action.SWAPPED) else []
         # Where there is a RAM cache, a pin to an empty slot keeps the server from looking there: only of use to keep it
         # from what another owner left.
         apart = bool(flight.ask.owner) and not may_leave_cache(flight, self._knowledge)
-        pins = full if belief.rules.ram and not apart else idle
+        pins = full if belief.rules.ram and not apart else [*idle]
         if not levers.usable(Action.PINNED):
             pins = []
         if self._mode is Mode.PIN:

@@ -183,7 +183,8 @@ class Knowledge:
             if flight.decision.action is not Action.PASSED:  # a check of an answer steers nothing
                 self.account.spend(flight.prompt.length - measured.reused)
         elif alone is not None and not (flight.ask.owner and unsteered is not None and unsteered.foreign):
-            self.account.settle(flight.prompt.length, alone.likely, measured.reused)
+            steered = leader.alone is not leader.base  # before that nothing is won or lost, whatever was predicted
+            self.account.settle(flight.prompt.length, alone.likely if steered else measured.reused, measured.reused)
         return surprised
 
     def learn_pace(self, flight: Flight, at: float) -> None:

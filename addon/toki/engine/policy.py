@@ -193,6 +193,7 @@ def options(
     primers: bool = False,
     honours_slot: bool = True,
     siblings: float = 0.0,
+    beds: Sequence[int] = (),
     uncached: bool = False,
 ) -> list[Priced]:
     """Price passing the request on, and the ways to steer it that are worth a try; passing comes first.
@@ -202,7 +203,8 @@ def options(
 
     `pins` and `swaps`: slots that may be steered to. `primers`: toki may send requests of its own. A request to an
     endpoint that does not honour `id_slot` can be steered by a primer only. `siblings`: the chance that another prompt
-    with the same head comes, which never came before. Empty where every slot is busy.
+    with the same head comes, which never came before; `beds`: slots where a primer may prepare for that. Empty where
+    every slot is busy.
     """
     held = shadow.holds()
     wish = replace(wish, shares=dict(zip(held, shadow.contents.likely(held, [wish.prompt])[0].tolist(), strict=True)))
@@ -222,9 +224,9 @@ def options(
     priced = [_price(shadow, wish, returns, prices, plan) for plan in plans]
     if priced[0] is None:
         return []
-    if primers and siblings and shadow.rules.window is not None:
+    if siblings and beds and shadow.rules.window is not None:
         others = [one for one in priced if one is not None]
-        priced.append(_planted(shadow, wish, returns, prices, others, [*pins, *swaps], honours_slot, siblings))
+        priced += _planted(shadow, wish, returns, prices, others, beds, honours_slot, siblings)
     passing, *steered = [one for one in priced if one is not None]
     if not passing.launch.foreign or not shadow.contents.owner(wish.prompt.place):
         return [passing, *steered]
@@ -235,36 +237,51 @@ def options(
     return [replace(one, option=replace(one.option, why=why)) for one in kept_apart] or [passing]
 
 
+def evaluated(shadow: Shadow, wish: Wish, plan: Plan, prices: Prices) -> float:
+    """Milliseconds that the server works for a request that is sent by `plan`; inf where that can't be carried out."""
+    priced = _price(shadow, wish, Returns(shadow, ()), prices, plan)
+    return math.inf if priced is None else priced.option.now
+
+
 def _planted(
     shadow: Shadow,
     wish: Wish,
     returns: Returns,
     prices: Prices,
     others: Sequence[Priced],
-    slots: Sequence[int],
+    beds: Sequence[int],
     honours_slot: bool,
     siblings: float,
-) -> Priced | None:
+) -> list[Priced]:
     """On a sliding-window model siblings share a head that the server can't go back to. A primer that ends a little
-    behind it leaves a checkpoint there, so that the next sibling pays for its own part only."""
-    window, slot = shadow.rules.window, others[0].launch.slot
+    behind it leaves a checkpoint there, so that the next sibling pays for its own part only.
+
+    An early checkpoint in the slot (chats have one where their user message starts) drops that one on some builds: what
+    the last sibling would find tells. A slot that holds nothing has none.
+    """
+    window, slots = shadow.rules.window, shadow.slots
     sibling = max(wish.shares, key=lambda held: wish.shares[held], default=None)
-    shared = wish.shares[sibling] if sibling is not None else 0
-    missed = shared - max(one.launch.reuse.likely for one in others if not one.plan.primers)
-    head = planted(window, shared, wish.prompt.length) if window is not None else None
-    if head is None or missed < WORTH_KEEPING or slot not in slots:
-        return None
-    primer = Primer(shadow.contents.hold(wish.prompt.place, head, head), slot)
-    if not shadow.contents.sendable(primer.prompt):
-        return None
-    plan = Plan(Action.PRIMED, slot, slot if honours_slot else None, (primer,))
-    priced = _price(shadow, wish, returns, prices, plan)
-    left = priced.after.slots[slot].held if priced is not None else None
-    if priced is None or left is None or sibling is None:
-        return None
-    # Some builds thin checkpoints out, so that this one may be gone again: what the last sibling would find tells.
-    won = siblings * (priced.after.reusable(left, sibling).likely - shared + missed) * prices.evaluate
-    return replace(priced, option=replace(priced.option, later=priced.option.later - won))
+    if window is None or sibling is None:
+        return []
+    best = max(one.launch.reuse.likely for one in others if not one.plan.primers)
+    if wish.shares[sibling] - best < WORTH_KEEPING:
+        return []
+    head = planted(window, wish.shares[sibling], wish.prompt.length)
+    if head is None:
+        return []
+    prompt = shadow.contents.hold(wish.prompt.place, head, head)
+    if not shadow.contents.sendable(prompt):
+        return []
+    found = []
+    passing, empty = others[0].launch.slot, [number for number in beds if slots[number].held is None][:1]
+    for slot in dict.fromkeys([*([passing] if passing in beds else []), *empty]):
+        plan = Plan(Action.PRIMED, slot, slot if honours_slot else None, (Primer(prompt, slot),))
+        priced = _price(shadow, wish, returns, prices, plan)
+        left = priced.after.slots[slot].held if priced is not None else None
+        if priced is not None and left is not None:
+            won = siblings * (priced.after.reusable(left, sibling).likely - best) * prices.evaluate
+            found.append(replace(priced, option=replace(priced.option, later=priced.option.later - won)))
+    return found
 
 
 def _copies(shadow: Shadow, wish: Wish, swaps: Sequence[int], honours_slot: bool) -> list[Plan]:
