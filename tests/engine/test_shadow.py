@@ -21,6 +21,7 @@ from toki.engine.events import Kind
 from toki.engine.events import Span
 from toki.engine.rules import UNLIMITED
 from toki.engine.rules import Rules
+from toki.engine.shadow import MOST_ENTRIES
 from toki.engine.shadow import Launch
 from toki.engine.shadow import Shadow
 from toki.engine.shadow import Wish
@@ -313,6 +314,15 @@ def test_a_smaller_ram_cache_drops_the_oldest() -> None:
     shadow.rules = replace(shadow.rules, ram=45)
     shadow.evict()
     assert list(shadow.ram) == kept
+
+
+def test_of_a_ram_cache_that_is_never_full_the_latest_entries_are_followed() -> None:
+    shadow, contents = server(n_slots=1, ram=UNLIMITED)
+    for key in range(MOST_ENTRIES + 10):
+        shadow.launch(Wish(key, held(contents, key)))
+        shadow.finish(key, 0)
+    assert [contents[entry.place].ids.item(0) for entry in shadow.ram] == [*range(9, MOST_ENTRIES + 9)]
+    assert not shadow.gone
 
 
 def test_an_entry_that_was_stored_again_is_there_once() -> None:

@@ -323,6 +323,18 @@ def test_an_entry_that_seemed_evicted_raises_the_room() -> None:
     assert talk.says([*prompts[4], 7], 100) is True  # what was stored later is there too
 
 
+def test_what_is_still_there_explains_a_reuse_as_well_as_what_was_evicted() -> None:
+    talk = Talk(Rules(n_slots=1, ram=600))
+    preamble = [*range(40)]
+    talk.says([*preamble, *range(100, 160)], 0)
+    talk.says([*preamble, *range(200, 330)], 40)
+    conversations(talk, 4)
+    talk.says([*range(600, 610)], 0)
+    assert [entry.length for entry in talk.belief.base.gone] == [100]
+    assert talk.says([*preamble, *range(500, 560)], 40) is False  # of the 170 tokens that are left too few would stay
+    assert talk.belief.rules.ram == 600
+
+
 @pytest.mark.slow
 def test_the_room_is_found_within_15_percent_in_10_surprises() -> None:
     """Whatever the room, and whichever conversations return: too much is believed first, at times too little then."""

@@ -284,7 +284,8 @@ def beliefs(case: Case, request: Asked, asked: list[Asked]) -> Believed | None:
         shared = request.tokens.common_prefix(tokens)
         shared = min(length, len(request.tokens)) if shared == len(tokens) else shared
         holdings.append(Holding(slot, length, shared, slot in given.get("busy", ())))
-    return Believed(_rules(case), tuple(holdings), given.get("slot"), (), MS_PER_TOKEN)
+    stored = sum(one.length for one in holdings if one.slot is None)
+    return Believed(_rules(case), tuple(holdings), given.get("slot"), (), MS_PER_TOKEN, stored=stored)
 
 
 def _rules(case: Case) -> Rules:

@@ -35,7 +35,6 @@ from toki.engine.flights import Flights
 from toki.engine.forks import Forks
 from toki.engine.isolation import kept_apart
 from toki.engine.knowledge import Knowledge
-from toki.engine.knowledge import places
 from toki.engine.looks import Looks
 from toki.engine.primers import Primers
 from toki.engine.spare import spare
@@ -118,7 +117,7 @@ class Engine:
 
     def holdings(self) -> tuple[Holding, ...]:
         """What slots and RAM entries are believed to hold now."""
-        return () if self.belief is None else self._knowledge.describe(places(self.belief), None)
+        return () if self.belief is None else self._knowledge.describe(self.belief.base.memory, None)
 
     def spare(self, tokens: Tokens, reply: int, lora: str = "") -> int | None:
         """A slot on which `tokens` could be answered from scratch, with `reply` tokens, and no one would lose a token.

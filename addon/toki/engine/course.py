@@ -22,7 +22,6 @@ from toki.engine.events import Restarted
 from toki.engine.flights import Flight
 from toki.engine.flights import Flights
 from toki.engine.knowledge import Knowledge
-from toki.engine.knowledge import places
 from toki.engine.looks import Looks
 from toki.engine.record import recorded
 from toki.engine.shadow import Wish
@@ -149,8 +148,8 @@ class Course:
             self._launch_unknown(flight)
             return
         knowledge = self._knowledge
-        if not flight.before and knowledge.belief is not None:  # it was sent unread
-            flight.before = places(knowledge.belief)
+        if flight.before is None and knowledge.belief is not None:  # it was sent unread
+            flight.before = knowledge.belief.base.memory
         shares = knowledge.shares(flight.prompt)
         wish = replace(knowledge.wish(flight), shares=shares)
         unsteered = replace(knowledge.wish(flight, steered=False), shares=shares) if flight.key >= 0 else None

@@ -184,7 +184,9 @@ class Holding:
 class Believed:
     """What the leading hypothesis said of a server when a request was decided, for those who want to know why.
 
-    `slot`: where the request ran; `ms_per_token`: what evaluating a prompt token costs there, None until measured.
+    `holdings`: all slots that held something, and those RAM entries that share most with the prompt; `left_out`: how
+    many other entries there were; `stored`: tokens of all entries, with what each takes beside its own. `slot`: where
+    the request ran; `ms_per_token`: what evaluating a prompt token costs there, None until measured.
     """
 
     rules: Rules
@@ -192,6 +194,8 @@ class Believed:
     slot: int | None
     options: tuple[Option, ...]
     ms_per_token: float | None
+    left_out: int = 0
+    stored: int = 0
 
 
 # --- events -------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from toki.engine.events import Decision
 from toki.engine.events import Gone
 from toki.engine.events import Measured
 from toki.engine.events import Span
+from toki.engine.ram import Memory
 
 SHORT = 0.25  # seconds between a release and the sign of a launch that are no sign of a busy server
 
@@ -56,7 +57,7 @@ class Flight:
     released: float = 0.0  # when it left for the server
     seen: float = inf  # when its launch was seen
     ended: float | None = None  # when its last byte was seen
-    before: Sequence[tuple[int | None, Held, bool]] = ()  # slot, contents, busy: as believed when it was decided
+    before: Memory | None = None  # what the server held when it was decided, as believed
     slot: int | None = None  # where it was launched, as believed
     thread: int = 0  # the conversation that it continues, and the name that this is recorded under
     conversation: int = 0
@@ -211,8 +212,8 @@ class Flights:
         for flight in (*self, *((self.priming.flight,) if self.priming is not None else ())):
             if flight.prompt is not None:
                 yield flight.prompt
-            for _, held, _ in flight.before:
-                yield held
+            if flight.before is not None:
+                yield from flight.before.holds()
 
     def forget_launches(self, but: Sequence[Flight]) -> None:
         """What was seen of launches says nothing of the server that is there now, `but` of those that it has launched;

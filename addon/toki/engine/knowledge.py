@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from operator import attrgetter
 
+import numpy as np
+
 from toki.engine.account import Account
 from toki.engine.contents import UNKNOWN
 from toki.engine.contents import Contents
@@ -26,6 +28,7 @@ from toki.engine.flights import Flight
 from toki.engine.history import History
 from toki.engine.levers import Levers
 from toki.engine.policy import Prices
+from toki.engine.ram import Memory
 from toki.engine.rules import Known
 from toki.engine.rules import hypotheses
 from toki.engine.shadow import Launch
@@ -133,7 +136,7 @@ class Knowledge:
         belief = self.belief
         if belief is None:
             return None, None
-        flight.before = places(belief)
+        flight.before = belief.base.memory
         spans: list[Span | None] = []
         for shadow in (belief.base, belief.alone):
             after = shadow.copy()
@@ -206,16 +209,21 @@ class Knowledge:
 
     # --- contents ---------------------------------------------------------------------------------
 
-    def describe(self, places: Sequence[tuple[int | None, Held, bool]], prompt: Held | None) -> tuple[Holding, ...]:
-        """Such places in numbers, with how much of each `prompt` starts with. Not for a request that waits: with many
-        RAM entries it takes a millisecond."""
-        shares = [0] * len(places)
+    def describe(self, memory: Memory, prompt: Held | None, most: int | None = None) -> tuple[Holding, ...]:
+        """Slots and RAM entries in numbers, with how much of each `prompt` starts with. `most`: of so many RAM entries
+        alone, those that share most with it."""
+        shelf = memory.ram.shelf
+        of_slots, of_ram = [0] * len(memory.slots), np.zeros(len(memory.ram), np.int64)
         if prompt is not None:
-            shares = self.contents.likely([one for _, one, _ in places], [prompt])[0].tolist()
+            of_slots = self.contents.likely([held for _, held, _ in memory.slots], [prompt])[0].tolist()
+            of_ram = self.contents.likely(shelf, [prompt])[0]
+        chosen = range(len(memory.ram)) if most is None else np.argsort(-of_ram, kind="stable")[:most].tolist()
+        entries = [(None, shelf.held[number], False) for number in chosen]
+        shares = [*of_slots, *of_ram[list(chosen)].tolist()]
         names = {one.held.place: one.name for one in self.conversations.recent.values()}
         return tuple(
             Holding(number, one.length, shared, busy, names.get(one.place))
-            for (number, one, busy), shared in zip(places, shares, strict=True)
+            for (number, one, busy), shared in zip([*memory.slots, *entries], shares, strict=True)
         )
 
     @property
@@ -234,11 +242,3 @@ class Knowledge:
             yield from belief.timeline.holds()
         for conversation in self.conversations.recent.values():
             yield conversation.held
-
-
-def places(belief: Belief) -> Sequence[tuple[int | None, Held, bool]]:
-    """Slots and RAM entries (None) that hold something, what that is, and whether they are busy."""
-    slots = [(number, slot.held, slot.key is not None) for number, slot in enumerate(belief.base.slots)]
-    held: list[tuple[int | None, Held, bool]] = [(n, one, busy) for n, one, busy in slots if one is not None]
-    held += [(None, one, False) for one in belief.base.ram]
-    return held

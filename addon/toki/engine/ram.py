@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -93,3 +94,17 @@ class Ram:
 
 
 EMPTY = Ram(Shelf.of(()), NOTHING, NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a server held at one time. `slots`: number, contents, whether it was busy, of each that held something."""
+
+    slots: Sequence[tuple[int, Held, bool]]
+    ram: Ram
+
+    def holds(self) -> Iterator[Held]:
+        """The contents of slots and RAM entries."""
+        for _, held, _ in self.slots:
+            yield held
+        yield from self.ram

@@ -8,6 +8,10 @@ from toki.engine.events import Outcome
 from toki.engine.events import Record
 from toki.engine.flights import Flight
 from toki.engine.knowledge import Knowledge
+from toki.engine.ram import EMPTY
+from toki.engine.ram import Memory
+
+MOST_ENTRIES = 16  # of the RAM cache that a record tells of
 
 
 def recorded(flight: Flight, measured: Measured, knowledge: Knowledge, min_reuse: int) -> Record:
@@ -50,5 +54,13 @@ def _believed(flight: Flight, knowledge: Knowledge) -> Believed | None:
     if belief is None or flight.prompt is None:
         return None
     speed = knowledge.prices.evaluate if knowledge.prices.measured else None
-    holdings = knowledge.describe(flight.before, flight.prompt)
-    return Believed(belief.rules, holdings, flight.slot, flight.decision.options, speed)
+    before = flight.before or Memory((), EMPTY)
+    return Believed(
+        rules=belief.rules,
+        holdings=knowledge.describe(before, flight.prompt, MOST_ENTRIES),
+        slot=flight.slot,
+        options=flight.decision.options,
+        ms_per_token=speed,
+        left_out=max(0, len(before.ram) - MOST_ENTRIES),
+        stored=before.ram.stored,
+    )

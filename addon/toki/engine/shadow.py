@@ -23,6 +23,7 @@ from toki.engine.contents import Shelf
 from toki.engine.events import Kind
 from toki.engine.events import Span
 from toki.engine.ram import EMPTY
+from toki.engine.ram import Memory
 from toki.engine.rules import Rules
 from toki.engine.window import NONE
 from toki.engine.window import evaluated
@@ -31,6 +32,7 @@ from toki.engine.window import stored
 
 NEVER_USED = -1
 GONE = 32  # evicted entries that are remembered
+MOST_ENTRIES = 1024  # of the RAM cache that are followed; 8 GiB may hold as many thousands of short prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,12 @@ class Shadow:
         twin._clock = self._clock
         twin._kept = self._kept.copy()
         return twin
+
+    @property
+    def memory(self) -> Memory:
+        """What slots and RAM hold now."""
+        slots = [(number, slot.held, slot.key is not None) for number, slot in enumerate(self.slots)]
+        return Memory([(number, held, busy) for number, held, busy in slots if held is not None], self.ram)
 
     @property
     def known(self) -> bool:
@@ -460,10 +468,12 @@ class Shadow:
             self._kept = {number: keeper for number, keeper in self._kept.items() if keeper not in entries}
 
     def evict(self) -> None:
-        """Drop the oldest entries until the rest fits."""
+        """Drop the oldest entries until the rest fits, and forget those that are too many to be followed. What comes
+        back after so many others reuses more than is predicted."""
         oldest = self.ram.excess(self.rules.ram)
         self._drop(oldest)
         self.gone = (*self.gone, *oldest)[-GONE:]
+        self._drop(self.ram.shelf.held[:-MOST_ENTRIES])
 
     def since(self, entry: Held) -> int:
         """Tokens of an entry that seemed to be evicted and of all that was stored later: if it was there after all, the

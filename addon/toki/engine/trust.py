@@ -12,6 +12,7 @@ from dataclasses import replace
 from toki.engine.contents import UNKNOWN
 from toki.engine.contents import Contents
 from toki.engine.contents import Held
+from toki.engine.contents import Shelf
 from toki.engine.events import SlotView
 from toki.engine.rules import UNLIMITED
 from toki.engine.rules import Known
@@ -169,7 +170,7 @@ class Belief:
     def _find_more_room(self, launch: Launch, reused: int) -> bool:
         """Whether an entry that seemed to be evicted explains what was reused."""
         prompt = self.base.slots[launch.slot].held
-        if prompt is None:
+        if prompt is None or self._is_elsewhere(launch, prompt, reused):
             return False
         for entry in reversed(self.base.gone):
             span = self.base.reusable(entry, prompt)
@@ -182,6 +183,13 @@ class Belief:
                 self._resize(min((self.ram_low + self.ram_high) // 2, self.ram_low + self.ram_low // 4))
                 return True
         return False
+
+    def _is_elsewhere(self, launch: Launch, prompt: Held, reused: int) -> bool:
+        """Whether another slot, or the RAM cache as it is, holds as much of a prompt as was reused: then that says
+        nothing of what was evicted."""
+        slots = [slot.held for number, slot in enumerate(self.base.slots) if number != launch.slot and slot.held]
+        held = Shelf.of([*slots, *self.base.ram])
+        return bool((self.base.contents.likely(held, [prompt])[0] >= reused).any())
 
     def _resize(self, ram: int) -> None:
         self.rules = replace(self.rules, ram=ram)

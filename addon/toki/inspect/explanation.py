@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from dataclasses import replace
 from typing import Any
 
 from toki.engine.events import Believed
@@ -16,19 +15,15 @@ from toki.inspect.finding import Finding
 from toki.inspect.finding import what
 from toki.schema import Row
 
-MOST_ENTRIES = 16  # of the RAM cache that an explanation shows
-
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One request explained. `compared` None: its prompt was never read. `findings`: the costliest first. `left_out`:
-    how many entries of the RAM cache `believed` does not show."""
+    """One request explained. `compared` None: its prompt was never read. `findings`: the costliest first."""
 
     row: Row
     believed: Believed | None
     compared: Comparison | None
     findings: tuple[Finding, ...]
-    left_out: int = 0
 
     @property
     def verdict(self) -> str:
@@ -99,7 +94,7 @@ class Explanation:
                 }
                 for one in (believed.holdings if believed else ())
             ],
-            "left_out": self.left_out,
+            "left_out": believed.left_out if believed else 0,
             "options": [
                 {
                     "action": str(one.action),
@@ -114,16 +109,6 @@ class Explanation:
             "shared": compared.shared if compared else None,
             "findings": [finding_data(one) for one in self.findings],
         }
-
-
-def nearest(believed: Believed | None) -> tuple[Believed | None, int]:
-    """With those entries of the RAM cache alone that share most with the prompt, since there may be thousands and many
-    explanations are kept; and how many are left out."""
-    if believed is None:
-        return None, 0
-    ram = sorted((one for one in believed.holdings if one.slot is None), key=lambda one: -one.shared)
-    kept = [one for one in believed.holdings if one.slot is not None] + ram[:MOST_ENTRIES]
-    return replace(believed, holdings=tuple(kept)), len(believed.holdings) - len(kept)
 
 
 def finding_data(finding: Finding, *, texts: bool = True) -> dict[str, Any]:

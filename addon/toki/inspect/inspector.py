@@ -23,7 +23,6 @@ from toki.inspect.comparison import compare
 from toki.inspect.explain import Explainer
 from toki.inspect.explain import Tally
 from toki.inspect.explanation import Explanation
-from toki.inspect.explanation import nearest
 from toki.inspect.finding import Finding
 from toki.inspect.outline import of_chat
 from toki.inspect.outline import of_text
@@ -133,8 +132,7 @@ class Inspector:
         except Exception as error:
             self._complain(error)
             findings = ()
-        believed, left_out = nearest(record.believed)
-        explanation = Explanation(row, believed, compared, findings, left_out)
+        explanation = Explanation(row, record.believed, compared, findings)
         self.latest.append(explanation)
         tell(explanation)
 

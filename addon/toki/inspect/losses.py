@@ -77,8 +77,7 @@ def why_lost(
     takers = [one for one in others if single or (one.slot is not None and one.slot == owner.slot)]
     if believed.rules.clears and others and all(one.population != owner.population for one in takers):
         # Each launch empties the others' slots, whoever takes them then, and another one may have loaded the copy.
-        stored = sum(one.length for one in believed.holdings if one.slot is None)
-        if expected + stored > believed.rules.ram:
+        if expected + believed.stored > believed.rules.ram:
             return Cause.IDLE_CLEARED, ""
         return Cause.SLOT_TAKEN, "with its copy in the RAM cache"
     if takers or (others and (owner.slot is None or any(one.slot is None for one in others))):

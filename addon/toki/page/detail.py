@@ -190,8 +190,8 @@ def _places(view: RequestView, base: str) -> Html | None:
     rows = [_place(place, whole, view.request.slot, base) for place in (*slots, *ram[:ENTRIES])]
     heads = ("place", "size", "tokens", "in common", "whose", "state")
     shown = table(heads, rows, (0, 1, 4, 5), "Slot map before this request") if rows else note("They held nothing.")
-    left = len(ram) - ENTRIES
-    more = note(f"{left:,} more RAM entries have no more in common with this prompt.") if left > 0 else None
+    left = max(0, len(ram) - ENTRIES) + memory.left_out
+    more = note(f"{left:,} more RAM entries have no more in common with this prompt.") if left else None
     return section("places", "What slots and RAM cache were believed to hold", shown, more)
 
 

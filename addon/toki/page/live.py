@@ -91,6 +91,7 @@ def memory(explanation: Explanation, row_of: Ids, conversation_of: Ids, *, text:
             )
             for one in believed.holdings
         ),
+        left_out=0 if believed is None else believed.left_out,
         slots=None if believed is None else believed.rules.n_slots,
         found=tuple(_found(one, row_of, text=text) for one in explanation.findings),
     )

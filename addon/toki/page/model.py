@@ -249,12 +249,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is known of a request only while it is in memory."""
+    """What is known of a request only while it is in memory. `places`: slots, and the RAM entries that share most with
+    its prompt; `left_out`: how many others there were."""
 
     shared: int | None
     against: int | None
     options: tuple[Option, ...]
     places: tuple[Place, ...] | None
+    left_out: int
     slots: int | None
     found: tuple[Found, ...]
 
