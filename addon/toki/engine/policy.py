@@ -370,8 +370,8 @@ def _price(shadow: Shadow, wish: Wish, returns: Returns, prices: Prices, plan: P
 
 
 def _worth_trying(shadow: Shadow, wish: Wish, returns: Returns) -> list[int]:
-    """Idle slots of which one is surely as good as any other: those that share most with the prompt, those whose
-    contents would be missed least, the least recently used, and one that is empty."""
+    """Idle slots of which one is surely as good as any other, but for what is moved to and from RAM: those that share
+    most with the prompt, those whose contents would be missed least, the least recently used, and one that is empty."""
     idle = shadow.slots.idle()
     if len(idle) <= 4:
         return idle
