@@ -285,7 +285,7 @@ class TestChecks:
         assert check(Results(runs=pair(116, 200, cell)), "responses, in turn").held is None
 
     def test_real_models(self) -> None:
-        cell = Cell(model="Gemma 3", flags="-np 4", scenario="siblings", scale=0.5)
+        cell = Cell(model="Gemma 3", flags="-np 4", scenario="siblings")
         results = Results(runs=pair(65, 100, cell, wall_s=0.9, first_p95_s=0.3))
         assert check(results, "Gemma 3, siblings").held is True
         assert check(results, "Gemma 3: wall time improves").held is True

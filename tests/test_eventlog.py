@@ -394,9 +394,10 @@ def test_every_event_comes_back(event: Event) -> None:
 def test_a_primer_is_known_by_its_length_and_last_hash_but_one() -> None:
     disguise = Disguise()
     ids = np.arange(500, dtype=np.int32)
-    answer = json.loads(Scribe(disguise).answer(1, [Prime(1, Tokens.of(ids), 2)]))
+    answer = json.loads(Scribe(disguise).answer(1, [Prime(1, Tokens.of(ids), 2, 60.0)]))
     last = int(disguise.tokens(ids)[0][-2])
-    assert answer["commands"] == [{"command": "Prime", "key": 1, "tokens": [500, last], "id_slot": 2}]
+    told = {"command": "Prime", "key": 1, "tokens": [500, last], "id_slot": 2, "patience": 60.0}
+    assert answer["commands"] == [told]
 
 
 def test_vectors() -> None:

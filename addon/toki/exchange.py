@@ -70,7 +70,6 @@ SAFETY = 2.0  # seconds that it waits for a steered one, whose slot it could tak
 GRACE = 0.02  # seconds after its release at which a request is explained: it has left by then
 GLANCE = 0.01  # seconds after which a look tells what no headers told
 PRIMERS = Completion("/completion")  # where primers are sent
-PRIMER_TIMEOUT = 60.0  # seconds
 AFTERMATH = 0.5  # seconds that an ended request waits for its own late look-ups, so that its row is there in time
 
 
@@ -271,7 +270,7 @@ class Exchange:
         }
         if self._ask.model:  # behind a router it is needed
             body["model"] = self._ask.model
-        return backend.completion(body, self._auth, PRIMER_TIMEOUT)
+        return backend.completion(body, self._auth, prime.patience)
 
     def leave(self) -> None:
         """The client went away; where its request is still held, give up, for nothing will be sent."""

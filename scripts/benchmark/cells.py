@@ -124,7 +124,7 @@ FULL = (
         scale=0.15,
     ),
     Block(model=("tiny window",), flags=("-np 4",), scenario=(SIBLINGS.name,)),
-    Block(model=("Gemma 3",), flags=("-np 4",), scenario=(SIBLINGS.name,), at_once=(1,), scale=0.5),
+    Block(model=("Gemma 3",), flags=("-np 4",), scenario=(SIBLINGS.name,), at_once=(1,)),
 )
 QUICK = (
     Block(flags=("default", "-np 4"), scenario=("shared-preamble", "big-with-sides"), at_once=(1,), scale=0.3),

@@ -92,6 +92,7 @@ class Stage:
         self.keys = 0
         self.held: dict[int, Exchange] = {}  # not released yet
         self.primers = 0
+        self.patience = 0.0  # seconds for which the latest of them is waited for
         self.exchanges: dict[int, Exchange] = {}  # released, and not over
         self.wire: list[int] = []  # released, not yet at the server
         self.answers: list[int] = []  # ended at the server, not yet seen to
@@ -324,6 +325,7 @@ class Stage:
                 self.resumed.append(command.key)
             elif isinstance(command, Prime):
                 self.primers += 1
+                self.patience = command.patience
                 assert command.key in self.held
                 ids = command.tokens.ids.tolist()
                 task = Task(-self.primers, ids, [1] if ids else [], command.id_slot)

@@ -215,6 +215,22 @@ def test_members_and_carriers_may_leave() -> None:
     assert stage.evaluated <= alone(FLAGS["-np 4"], QUESTIONS)
 
 
+@each_server
+def test_a_head_that_takes_minutes_is_waited_for(flags: Flags) -> None:
+    """Of a server that was just met nobody knows how slow it is; who leaves before evaluates the head once more."""
+    stage = stage_of(flags)
+    keys = together(stage, QUESTIONS)
+    for key in keys[:-1]:
+        stage.again(key)
+    stage.now += 400
+    assert stage.now < min(stage.waits.values())
+    assert stage.patience > 400
+    prime(stage, keys[-1])
+    stage.finish()
+    assert {record.action for record in stage.records} == {Action.FORKED}
+    assert stage.evaluated <= len(HEAD) + 4 * 30
+
+
 def test_nobody_waits_for_ever() -> None:
     stage = stage_of(FLAGS["-np 4"])
     keys = together(stage, QUESTIONS)

@@ -27,9 +27,9 @@ LONGEST = 45_000.0  # milliseconds of a primer that is expected: it can't be tak
 SO_MANY = 16  # requests that are forked at once
 GATHER = 0.05  # of its own prefill, for which a request waits while others are still being read
 LONGEST_GATHER = 0.25  # seconds
-UNKNOWN_SPEED = 60.0  # seconds for a primer on a server whose speed is not known
-OVERDUE = 2.0  # times its expected prefill after which a primer is not waited for any longer
-SLACK = 1.0  # seconds beside that
+# Seconds for which a primer is waited for. Who leaves before evaluates all of its head once more, so this only ends the
+# waiting for a server that does not answer: on a slow one that was just met nobody knows how long a head takes.
+PATIENCE = 600.0
 NO_WORSE = 1.02  # times what the requests cost unforked: more must not follow from any hypothesis about a new server
 FIRST = -(1 << 60)  # keys of primers on copies of a shadow: like those of no request
 
@@ -100,9 +100,3 @@ def strays(shadow: Shadow, primer: Held, id_slot: int) -> bool:
 def gathering(length: int, prices: Prices) -> float:
     """Seconds for which a prompt of `length` tokens waits for others that are still being read."""
     return min(LONGEST_GATHER, GATHER * length * prices.evaluate / 1000)
-
-
-def patience(head: int, prices: Prices) -> float:
-    """Seconds for which the evaluation of `head` tokens is waited for. Each would have to wait for it anyway, so this
-    only ends the waiting for a server that does not answer."""
-    return OVERDUE * head * prices.evaluate / 1000 + SLACK if prices.measured else UNKNOWN_SPEED

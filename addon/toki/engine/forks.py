@@ -149,7 +149,7 @@ class Forks:
                 self._waiters[key].free = True
             return []
         shared = knowledge.contents.hold(prompt.place, head, head)
-        until = event.at + fork.patience(head, knowledge.prices)
+        until = event.at + fork.PATIENCE
         keys = {one.key for one in members}
         self._active = Fork(flight.key, keys, shared, until, primers[1:], len(primers), next_ones)
         first = self._primers.send(flight, event, Primer(primers[0], None), 1, Action.FORKED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from toki.engine import fork
 from toki.engine.events import Action
 from toki.engine.events import Answered
 from toki.engine.events import Arrived
@@ -18,6 +19,8 @@ from toki.engine.knowledge import Knowledge
 from toki.engine.looks import Looks
 from toki.engine.policy import Primer
 from toki.engine.tokens import Tokens
+
+PATIENCE = 60.0  # seconds for which the answer to a primer is waited for that goes before one request
 
 
 class Primers:
@@ -38,7 +41,8 @@ class Primers:
         self._flights.release(own, event.at)
         self._looks.changed_at = event.at
         self._flights.priming = Priming(flight, event, own, left - 1, probes)
-        return Prime(flight.key, tokens, -1 if primer.id_slot is None else primer.id_slot)
+        patience = fork.PATIENCE if action is Action.FORKED else PATIENCE
+        return Prime(flight.key, tokens, -1 if primer.id_slot is None else primer.id_slot, patience)
 
     def probe(self, flight: Flight, event: Arrived, id_slot: int, lever: Action, left: int, action: Action) -> Prime:
         """Try a lever before its first use with a prompt of no tokens: it is answered at once from the slot on which it
