@@ -1,8 +1,9 @@
 """Traffic for models with a sliding window: conversations that share a head and nothing else.
 
 Such a model can go back only to a checkpoint. The server makes one where the last user message begins, but none where a
-shared head ends inside of it. Their own parts are longer than the server's window layers reach back beyond the window
-(512 tokens); with shorter ones it needs no checkpoint. (Slots that share one cache have longer windows: measured, they need no such checkpoint.)
+shared head ends inside of it. Their own parts are longer than its window layers reach back beyond the window (512
+tokens): with shorter ones it needs no checkpoint. (Slots that share one cache have longer windows: measured, they need
+none either.)
 """
 
 from __future__ import annotations

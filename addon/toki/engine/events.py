@@ -334,8 +334,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Prime:
-    """Before the request `key` goes on, send `tokens` to /completion with this `id_slot` (-1: any) and n_predict 0, wait
-    for the answer for `patience` seconds at most, and report Primed.
+    """Before the request `key` goes on, send `tokens` to /completion with this `id_slot` (-1: any) and n_predict 0,
+    wait `patience` seconds at most for the answer, and report Primed.
 
     It evaluates what is not cached, samples one token, and leaves just these tokens in the slot (b10434 and b11549). Of
     no tokens it is a probe: answered at once, the slot keeps what it holds.
