@@ -57,6 +57,7 @@ from toki.engine.policy import Prices
 from toki.engine.record import outcome
 from toki.engine.rules import Known
 from toki.engine.tokens import Tokens
+from toki.engine.trust import Belief
 
 SERVERS = {
     "default": Flags(),
@@ -694,10 +695,8 @@ def test_parents_are_the_longest_exact_prefix() -> None:
         earlier[record.key] = prompt + reply[:-1]
 
 
-def test_the_same_events_give_the_same_commands() -> None:
-    """A log of events replays to the same decisions."""
-    flags = Flags(unified=False)
-    stage = Stage(flags, Mode.AUTO, known(flags), proven=False)
+def conversed(stage: Stage) -> list[tuple[Event, list[Command]]]:
+    """What its engine hears and says from now on."""
     told: list[tuple[Event, list[Command]]] = []
     handle = stage.engine.handle
 
@@ -707,11 +706,33 @@ def test_the_same_events_give_the_same_commands() -> None:
         return commands
 
     stage.engine.handle = listen  # type: ignore[method-assign]
+    return told
+
+
+def test_the_same_events_give_the_same_commands() -> None:
+    """A log of events replays to the same decisions."""
+    flags = Flags(unified=False)
+    stage = Stage(flags, Mode.AUTO, known(flags), proven=False)
+    told = conversed(stage)
     stage.restart(LiteralServer(flags))
     serve_all(stage, traffic(17, 25))
     twin = Engine(Mode.AUTO, 10)
     twin.handle(Restarted(0.001, flags.n_slots, 1 << 20, known(flags), LiteralView))
     assert all(twin.handle(event) == commands for event, commands in told)
+
+
+@pytest.mark.parametrize("flags", [Flags(), Flags(unified=False, ram=0)], ids=["true", "false"])
+def test_hypotheses_that_can_never_lead_are_not_followed(flags: Flags, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two things are other there than said; be that true or not, to follow them would change nothing."""
+    said: list[list[list[Command]]] = []
+    for tenable, followed in ((Belief.tenable, 6), (True, 18)):
+        monkeypatch.setattr(Belief, "tenable", tenable)
+        stage = Stage(flags, told=known(Flags()))
+        assert len(stage.knowledge.beliefs) == followed
+        told = conversed(stage)
+        serve_all(stage, traffic(3, 40))
+        said.append([commands for _, commands in told])
+    assert said[0] == said[1]
 
 
 LiteralView = tuple(SlotView(number, False, 0, -1, 1 << 20) for number in range(4))

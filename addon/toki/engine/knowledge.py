@@ -62,10 +62,9 @@ class Knowledge:
     def meet(self, event: Restarted, slots: Sequence[SlotView] | None) -> None:
         """The server is known now, its slots are as seen (None: not shown)."""
         self.said = event.known
-        self.beliefs = [
-            Belief(rules, self.contents, slots, event.known)
-            for rules in hypotheses(event.total_slots, event.n_ctx, event.known)
-        ]
+        found = hypotheses(event.total_slots, event.n_ctx, event.known)
+        beliefs = (Belief(rules, self.contents, slots, event.known) for rules in found)
+        self.beliefs = [belief for belief in beliefs if belief.tenable]
 
     @property
     def belief(self) -> Belief | None:

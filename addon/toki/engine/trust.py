@@ -69,6 +69,11 @@ class Belief:
         self._back = None if known.whole or rules.window is not None else 0
 
     @property
+    def tenable(self) -> bool:
+        """Whether it can ever lead: what agrees with all that is said never has more errors than are remembered."""
+        return self._against <= MOST_ERRORS
+
+    @property
     def base(self) -> Shadow:
         """The server as it is."""
         return self.timeline.base
