@@ -4,11 +4,11 @@
 
 One line per case: how many requests told their reuse; the share whose reuse lies in the predicted range with that range
 at most a reply wide ("held"); the share whose likely value is off by at most 2 % and 5 % of the prompt; the mean width
-of the range; after how many requests the rules were found for good; and "naive", the share within 2 % for the belief
-that a request reuses its longest common prefix with what ran last on any slot. In turn means that the server is done
-with one request before the next one is sent, also where a client hung up. With several requests at once, those that may
-have been launched before or after the end of another one are judged apart: there no order can be known. Below stands
-each miss, with what explains it.
+of the range; after how many requests the rules were found for good, where that is later also after how many no others
+had been more right ("none better"); and "naive", the share within 2 % for the belief that a request reuses its longest
+common prefix with what ran last on any slot. In turn means that the server is done with one request before the next one
+is sent, also where a client hung up. With several requests at once, those that may have been launched before or after
+the end of another one are judged apart: there no order can be known. Below stands each miss, with what explains it.
 
 Exit status: 0 all thresholds held, 1 not all, 2 could not run.
 """
@@ -190,10 +190,17 @@ class Result:
     @property
     def found_after(self) -> int | None:
         """After how many requests the leading rules were the server's own for good; None: never."""
-        right = [
-            one.rules is not None and same_rules(one.rules, FLAGS[self.case.then or self.case.flags])
-            for one in self.verdicts
-        ]
+        return self._right_after([() if one.rules is None else (one.rules,) for one in self.verdicts])
+
+    @property
+    def level_after(self) -> int | None:
+        """After how many requests, for good, nothing that was measured spoke more for other rules; None: never."""
+        return self._right_after([one.rivals for one in self.verdicts])
+
+    def _right_after(self, best: list[tuple[Rules, ...]]) -> int | None:
+        """`best`: for each verdict the rules that count as the best."""
+        flags = FLAGS[self.case.then or self.case.flags]
+        right = [any(same_rules(rules, flags) for rules in some) for some in best]
         if not right or not right[-1]:
             return None
         return max((place + 1 for place, ok in enumerate(right) if not ok), default=0)
@@ -300,14 +307,13 @@ def cases(quick: bool) -> list[Case]:
 def lines(result: Result) -> Iterator[str]:
     """The case's line and its misses."""
     clear = result.clear
-    found = result.found_after
     widths = [one.width for one in clear if one.predicted is not None]
     yield (
         f"{'ok  ' if result.passed else 'FAIL'} {result.case!s:85} n={len(clear):4}"
         f" held {share(map(held, clear)):6.1%} inside {share(one.inside for one in clear):6.1%}"
         f" within 2 % {share(one.within(0.02) for one in clear):6.1%}"
         f" 5 % {share(one.within(0.05) for one in clear):6.1%}"
-        f" width {sum(widths) / max(1, len(widths)):5.1f} rules {'not found' if found is None else f'after {found}'}"
+        f" width {sum(widths) / max(1, len(widths)):5.1f} rules {rules_found(result)}"
         f" naive {share(one.naive_within(0.02) for one in clear):6.1%} {result.seconds:4.0f} s"
     )
     if result.apart:
@@ -324,6 +330,13 @@ def lines(result: Result) -> Iterator[str]:
         )
     yield from (f"       fault: {fault}" for fault in result.faults)
     yield from (f"       {told(one)}: {why(one, result)}" for one in result.misses)
+
+
+def rules_found(result: Result) -> str:
+    """After how many requests the rules were found, and since when none had been more right than the server's own."""
+    found, level = result.found_after, result.level_after
+    told = "not found" if found is None else f"after {found}"
+    return told if level in (None, found) else f"{told}, none better after {level}"
 
 
 def room(case: Case) -> int:

@@ -52,6 +52,7 @@ class Verdict:
     since_left: int | None  # how many requests after one whose client left; None: none has
     since_copies: int | None  # how many requests after one with n > 1
     rules: Rules | None  # of the leading hypothesis at the request's end
+    rivals: tuple[Rules, ...]  # of those that were wrong no more than that one by then, it among them
     trusted: bool
 
     @property
@@ -134,6 +135,7 @@ def verdicts(path: Path) -> tuple[list[Verdict], list[str]]:
                     since_left=key - left if left and left < key else None,
                     since_copies=key - copied if copied and copied < key else None,
                     rules=belief.rules if belief else None,
+                    rivals=tuple(one.rules for one in engine.beliefs if belief and one.errors <= belief.errors),
                     trusted=belief is not None and belief.trusted,
                 )
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +144,7 @@ def verdict(predicted: Span | None, reused: int, *, overlaps: bool = False) -> V
         since_left=2,
         since_copies=None,
         rules=Rules(),
+        rivals=(Rules(),),
         trusted=True,
     )
 
@@ -186,6 +188,18 @@ def test_how_many_requests_it_took_to_find_the_rules() -> None:
     assert Result(case, (right, right), (), 1.0).found_after == 0
     assert Result(case, (wrong, right, wrong, right), (), 1.0).found_after == 3
     assert Result(case, (right, wrong), (), 1.0).found_after is None
+
+
+def test_rules_that_nothing_measured_tells_from_the_servers_own_are_as_good() -> None:
+    right, level, wrong = verdict(None, 0), verdict(None, 0), verdict(None, 0)
+    for one, rivals in ((level, (Rules(ram=0), Rules())), (wrong, (Rules(ram=0),))):
+        object.__setattr__(one, "rules", Rules(ram=0))
+        object.__setattr__(one, "rivals", rivals)
+    result = Result(Case("tiny", "default"), (wrong, level, level, right), (), 1.0)
+    assert (result.found_after, result.level_after) == (3, 1)
+    assert "rules after 3, none better after 1 " in next(lines(result))
+    assert "rules after 3 " in next(lines(replace(result, verdicts=(wrong, wrong, wrong, right))))
+    assert "rules not found, none better after 0 " in next(lines(replace(result, verdicts=(level,))))
 
 
 def test_rules_are_the_same_where_nothing_can_tell_them_apart() -> None:

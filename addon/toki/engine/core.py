@@ -6,6 +6,7 @@ that are under way (`flights`), and for what is known of the server (`knowledge`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
@@ -114,6 +115,11 @@ class Engine:
     def belief(self) -> Belief | None:
         """The hypothesis about the server that was wrong least; the likeliest one where several were."""
         return self._knowledge.belief
+
+    @property
+    def beliefs(self) -> Sequence[Belief]:
+        """The hypotheses about the server that are followed side by side; none before it is known."""
+        return self._knowledge.beliefs
 
     def holdings(self) -> tuple[Holding, ...]:
         """What slots and RAM entries are believed to hold now."""
