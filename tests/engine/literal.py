@@ -106,6 +106,12 @@ class LiteralServer:
                 self.release(number)
         self.process_queue()
 
+    def prefill_to(self, key: int, tokens: int) -> None:
+        """So much of a prompt is evaluated so far."""
+        for slot in self.running(key):
+            assert slot.task is not None
+            slot.tokens = slot.task.prompt[:tokens]
+
     def cancel(self, key: int, kept: int) -> None:
         """The client left; `kept` tokens of prompt and reply were decoded. Each copy is cancelled on its own."""
         self.deferred = [task for task in self.deferred if task.key != key]

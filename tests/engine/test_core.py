@@ -642,17 +642,88 @@ def test_where_a_client_left_looks_are_wanted_until_one_shows_the_end() -> None:
     stage.reach(0)
     stage.headers(0)
     stage.leave(0)
-    for _ in range(2):
+    for tokens in (300, 700):
         before = stage.wanted_looks
         stage.now += 0.1
-        stage.tell(Looked(stage.tick(), stage.tick() - 0.01, stage.view()))
+        stage.server.prefill_to(key, tokens)
+        stage.look()
         assert stage.wanted_looks > before
     stage.server.cancel(key, 700)
     before = stage.wanted_looks
-    stage.tell(Looked(stage.tick(), stage.tick() - 0.01, stage.view()))
+    stage.look()
     assert stage.wanted_looks == before
     record = stage.serve([*range(5000, 6000), 7], [1])
     assert (record.predicted, record.measured.reused) == (700, 700)
+
+
+def left_behind(flags: Flags, tokens: int) -> Stage:
+    """A client left a prompt of 1000 tokens; looks have shown how its prefill went on, and that it is over at `tokens`;
+    then it ended, of which nothing was seen."""
+    stage = trusting(flags, Mode.OBSERVE)
+    stage.knowledge.prices = Prices(evaluate=1.0)
+    key = stage.arrive([*range(5000, 6000)], [1], change=lambda ask: replace(ask, max_tokens=1))
+    stage.reach(0)
+    stage.headers(0)
+    stage.leave(0)
+    stage.server.prefill_to(key, 300)
+    for more in (tokens // 2, tokens):
+        stage.now += 1.0
+        stage.server.prefill_to(key, more)
+        stage.look()
+    stage.server.cancel(key, tokens)
+    return stage
+
+
+@pytest.mark.parametrize("tokens", [700, 1000])
+def test_what_a_look_showed_of_a_prefill_stays_there_after_a_client_left(tokens: int) -> None:
+    stage = left_behind(Flags(unified=False), tokens)
+    stage.now += 3.0
+    record = stage.serve([*range(5000, 6000), 7], [1])
+    assert record.span is not None
+    assert (record.span.low, record.span.high, record.measured.reused) == (tokens, 1000, tokens)
+
+
+def test_a_slot_that_was_cleared_since_does_not_show_what_a_client_left() -> None:
+    """It is in the RAM cache: the launch that cleared the slot has stored it there."""
+    stage = left_behind(Flags(), 1000)
+    other = stage.arrive([*range(9000, 9100)], [1])
+    stage.reach(0)
+    stage.look()
+    stage.headers(0)
+    stage.end(0)
+    assert stage.answer(0) == other
+    record = stage.serve([*range(5000, 6000), 7], [1])
+    assert (record.predicted, record.measured.reused) == (1000, 1000)
+
+
+def test_a_slot_that_another_request_took_since_does_not_show_what_a_client_left() -> None:
+    stage = left_behind(Flags(unified=False, n_slots=1), 1000)
+    other = stage.arrive([*range(9000, 9100)], [1], stream=False)
+    stage.reach(0)
+    stage.look()
+    stage.end(0)
+    assert stage.answer(0) == other
+    record = stage.serve([*range(5000, 6000), 7], [1])
+    assert (record.predicted, record.measured.reused) == (1000, 1000)
+
+
+def test_a_server_that_is_slower_than_thought_with_what_a_client_left_has_no_other_clients() -> None:
+    stage = trusting(Flags(), Mode.AUTO)
+    stage.serve([*range(200)], [1])
+    stage.knowledge.prices = Prices(evaluate=0.01)
+    stage.arrive([*range(5000, 6000)], [1])
+    stage.reach(0)
+    stage.headers(0)
+    stage.leave(0)
+    stage.look()
+    stage.now += 2.0
+    stage.reveal()  # anything that happens
+    stage.look()
+    stage.end(0)
+    stage.look()
+    made = decisions(stage)
+    key = stage.arrive([*range(200), 5], [1])
+    assert "others use" not in made[key].reason
 
 
 def test_answers_without_timings_tell_how_long_a_prefill_takes_at_most() -> None:

@@ -7,6 +7,7 @@ runs to its end.
 from __future__ import annotations
 
 from toki.engine.contents import UNLIMITED
+from toki.engine.events import SlotView
 from toki.engine.flights import Flight
 from toki.engine.policy import Prices
 from toki.engine.shadow import Launch
@@ -35,13 +36,44 @@ def leave(flight: Flight, at: float, shown: int, launch: Launch | None, prices: 
         flight.lingers = prefill if flight.quick else min(LINGER, prefill + CANCELLED)
 
 
+def goes_on(flight: Flight, view: SlotView, at: float) -> bool:
+    """Whether the server still works on a request whose client left, by what a look at the time `at` shows of its slot:
+    then it is noted how much of it is done."""
+    if not view.busy or flight.task not in (None, view.task):
+        return False
+    flight.task = view.task
+    flight.filled = max(flight.filled, view.n_tokens or 0)
+    flight.lingers = max(flight.lingers, at - (flight.left or at) + TOKEN)
+    return True
+
+
 def kept(flight: Flight, launch: Launch | None) -> tuple[int, int]:
     """The least and the most tokens that stay in the slot of a request whose client left."""
     if flight.prompt is None:
         return 0, 0
-    length = flight.prompt.length
+    length, least = flight.prompt.length, _done(flight, launch)
     if not flight.ask.stream:
-        return length, length + max((flight.ask.max_tokens or 1) - 1, 0)
-    if flight.shown or flight.quick:
-        return length, length + min(flight.shown + ON_THE_WAY, max((flight.ask.max_tokens or UNLIMITED) - 1, 0))
-    return launch.reuse.low if launch is not None else 0, length
+        return least, max(least, length + max((flight.ask.max_tokens or 1) - 1, 0))
+    if flight.quick or least >= length:
+        reply = min(flight.shown + ON_THE_WAY, max((flight.ask.max_tokens or UNLIMITED) - 1, 0))
+        return max(least, length), max(least, length + reply)
+    return least, length
+
+
+def seen(flight: Flight, view: SlotView, launch: Launch | None, *, cleared: bool) -> int | None:
+    """The tokens that stay there, by what a look shows of the slot once it has ended. None: that is not to be seen,
+    since others have taken the slot by then, or may have `cleared` it."""
+    tokens = view.n_tokens
+    if tokens is None or flight.task not in (None, view.task) or tokens < _done(flight, launch):
+        return None
+    return tokens if tokens or not cleared else None
+
+
+def _done(flight: Flight, launch: Launch | None) -> int:
+    """Tokens that surely were in its slot: a plain request runs to its end, and with an answer begins what comes behind
+    its prompt."""
+    if flight.prompt is None:
+        return 0
+    if flight.shown or not flight.ask.stream:
+        return max(flight.filled, flight.prompt.length)
+    return max(flight.filled, launch.reuse.low if launch is not None else 0)

@@ -139,8 +139,9 @@ class Engine:
 
     def handle(self, event: Event) -> list[Command]:
         """Take in what happened; return what to do, in order."""
-        if isinstance(event, Looked):  # what it shows is better than what would be assumed
-            self._course.let_go(event)
+        look = _look(event)
+        if look is not None:  # what it shows is better than what would be assumed
+            self._course.let_go(look)
         self._course.give_up(event.at)
         late = self._course.apply(event.at)
         return [*late, *self._take(event)] if late else self._take(event)
@@ -235,9 +236,8 @@ class Engine:
     def _arrived(self, event: Arrived) -> list[Command]:
         if event.key in self._flights:
             raise ValueError(f"request {event.key} has arrived before")
-        commands: list[Command] = []
-        if event.slots is not None and event.looked_at is not None:
-            commands = self._looked(Looked(event.at, event.looked_at, event.slots))
+        look = _look(event)
+        commands = [] if look is None else self._looked(look)
         waiter = self._waiters.pop(event.key)
         flight = waiter.flight if waiter is not None else Flight(event.key, event.ask)
         flight.ask = event.ask
@@ -367,3 +367,14 @@ class Engine:
         if flight.prompt is not None and flight.measured.prompt_tokens not in (None, flight.prompt.length):
             self._knowledge.unread(flight)
             flight.misread = flight.launched
+
+
+def _look(event: Event) -> Looked | None:
+    """The look that an event brings."""
+    match event:
+        case Looked():
+            return event
+        case Arrived(slots=slots, looked_at=asked_at) if slots is not None and asked_at is not None:
+            return Looked(event.at, asked_at, slots)
+        case _:
+            return None

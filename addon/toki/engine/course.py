@@ -101,18 +101,25 @@ class Course:
         self._knowledge.history.reveal(event.key, place, old.length)
 
     def let_go(self, event: Looked) -> None:
-        """Requests whose clients left have ended once a look shows their slots idle."""
+        """Requests whose clients left have ended once a look shows that their slots are idle, or have others."""
         views = {view.id: view for view in event.slots}
+        leader = self._knowledge.belief
         for flight in self._flights:
             if flight.left is None or event.asked_at <= flight.left:
                 continue
-            leader = self._knowledge.belief
-            number = leader.base.running(flight.key) if leader else None
-            view = views.get(number) if number is not None else None
-            if view is not None and not view.busy:
-                kept = view.n_tokens if view.n_tokens is not None else 0
-                self._cut_off(flight, kept, kept, event.at)
-            elif number is None and not any(view.busy for view in event.slots):
+            launch = self._knowledge.launch(flight)
+            view = views.get(launch.slot) if launch is not None else None
+            if leader is not None and view is not None:
+                if abandoned.goes_on(flight, view, event.at):
+                    continue
+                cleared = leader.rules.clears and self._looks.changed_at > flight.left
+                tokens = abandoned.seen(flight, view, launch, cleared=cleared)
+                if tokens is not None:
+                    self._cut_off(flight, tokens, tokens, event.at)
+                else:  # then it ended before the others were launched
+                    since = [other.released for other in self._flights if other.released > flight.left]
+                    self._cut_off(flight, *abandoned.kept(flight, launch), min([*since, event.at]))
+            elif launch is None and not any(view.busy for view in event.slots):
                 self._cut_off(flight, 0, 0, event.at)
 
     def give_up(self, at: float) -> None:

@@ -54,6 +54,8 @@ class Flight:
     shown: int = 0  # pieces of its answer that it had got by then
     quick: bool = False  # whether its prefill is over before it would be cancelled
     lingers: float = 0.0  # seconds for which the server may still work on it
+    task: int | None = None  # the server's number for it, where a look behind that has shown its slot busy
+    filled: int = 0  # tokens that its slot held by the latest such look
     released: float = 0.0  # when it left for the server
     seen: float = inf  # when its launch was seen
     ended: float | None = None  # when its last byte was seen

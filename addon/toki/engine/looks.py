@@ -42,7 +42,7 @@ class Looks:
         tasks = {view.id: view.task for view in event.slots}
         if self._tasks is not None:
             changed = sum(task != self._tasks.get(number) for number, task in tasks.items())
-            if busy > taken or changed > self._launches:
+            if (busy > taken and not self.unconfirmed) or changed > self._launches:
                 self._foreign_until = event.at + FOREIGN_PAUSE
         self._tasks, self._launches = tasks, 0
         self.unconfirmed = self.unconfirmed and busy > taken
