@@ -50,6 +50,7 @@ class Verdict:
     since_met: int  # how many requests after it was met
     overlaps: bool  # between its release and its launch another request ended: no order can be known
     since_left: int | None  # how many requests after one whose client left; None: none has
+    left: int  # tokens in common with a prompt whose client left, where no other prompt has as many; else 0
     since_copies: int | None  # how many requests after one with n > 1
     rules: Rules | None  # of the leading hypothesis at the request's end
     rivals: tuple[Rules, ...]  # of those that were wrong no more than that one by then, it among them
@@ -89,17 +90,18 @@ def verdicts(path: Path) -> tuple[list[Verdict], list[str]]:
     found: list[Verdict] = []
     faults: list[str] = []
     engine: Engine | None = None
-    naive, replies = Naive(), Replies()
+    naive, replies, kin = Naive(), Replies(), Kin()
     server, met, latest = 0, 0, 0
     left, copied = 0, 0  # keys of the latest request whose client left, and with n > 1
     for entry in entries:
         if isinstance(entry, Made):
-            engine, naive, replies = Engine(entry.mode, entry.min_reuse), Naive(), Replies()
+            engine, naive, replies, kin = Engine(entry.mode, entry.min_reuse), Naive(), Replies(), Kin()
             continue
         assert engine
         event = entry.event
         naive.hear(event, engine)
         replies.hear(event)
+        kin.hear(event)
         if isinstance(event, Arrived):
             latest = event.key
         match event:
@@ -133,6 +135,7 @@ def verdicts(path: Path) -> tuple[list[Verdict], list[str]]:
                     since_met=max(0, key - met),
                     overlaps=key in overlapping,
                     since_left=key - left if left and left < key else None,
+                    left=kin.left.get(key, 0),
                     since_copies=key - copied if copied and copied < key else None,
                     rules=belief.rules if belief else None,
                     rivals=tuple(one.rules for one in engine.beliefs if belief and one.errors <= belief.errors),
@@ -194,6 +197,27 @@ class Replies:
             self._ended[key] = reply
         else:
             self.longest[prompt] = max(reply, self.longest.get(prompt, 0))
+
+
+@dataclass(slots=True)
+class Kin:
+    """Whose earlier prompts the prompts share most with: of interest are those whose clients left."""
+
+    left: dict[int, int] = field(default_factory=dict)  # request -> tokens in common with such a one, if it is that
+    _prompts: dict[int, Tokens] = field(default_factory=dict)
+    _gone: set[int] = field(default_factory=set)
+
+    def hear(self, event: Event) -> None:
+        match event:
+            case Gone() if event.sent:
+                self._gone.add(event.key)
+            case Arrived() | Read() if event.ask.tokens is not None:
+                tokens = event.ask.tokens
+                shares = {key: tokens.common_prefix(one) for key, one in self._prompts.items()}
+                others = max((shared for key, shared in shares.items() if key not in self._gone), default=0)
+                gone = max((shared for key, shared in shares.items() if key in self._gone), default=0)
+                self.left[event.key] = gone if gone > others else 0
+                self._prompts[event.key] = tokens
 
 
 @dataclass(slots=True)

@@ -107,9 +107,19 @@ def test_who_left_and_copies_are_remembered(tmp_path: Path) -> None:
             answered(2, 4.0, 50, 0),
             arrived(3, 5.0, list(range(300, 400))),
             answered(3, 6.0, 100, 0),
+            arrived(4, 7.0, list(range(60))),
+            answered(4, 8.0, 60, 0),
         )
     )
-    assert [(one.key, one.since_left, one.since_copies) for one in found] == [(2, 1, None), (3, 2, 1)]
+    assert [(one.key, one.since_left, one.since_copies) for one in found] == [(2, 1, None), (3, 2, 1), (4, 3, 2)]
+    assert [one.left for one in found] == [50, 0, 60]
+
+
+def test_a_miss_that_rests_on_what_a_client_left_is_explained() -> None:
+    miss = replace(verdict(Span(700, 700, 700), 500), since_left=50)
+    for left, explained in ((0, False), (650, False), (700, True)):
+        told = list(lines(Result(Case("tiny", "default"), (replace(miss, left=left),), (), 1.0)))[-1]
+        assert ("unexplained" not in told) == explained
 
 
 @pytest.mark.parametrize(
@@ -142,6 +152,7 @@ def verdict(predicted: Span | None, reused: int, *, overlaps: bool = False) -> V
         since_met=100,
         overlaps=overlaps,
         since_left=2,
+        left=0,
         since_copies=None,
         rules=Rules(),
         rivals=(Rules(),),
@@ -200,6 +211,14 @@ def test_rules_that_nothing_measured_tells_from_the_servers_own_are_as_good() ->
     assert "rules after 3, none better after 1 " in next(lines(result))
     assert "rules after 3 " in next(lines(replace(result, verdicts=(wrong, wrong, wrong, right))))
     assert "rules not found, none better after 0 " in next(lines(replace(result, verdicts=(level,))))
+
+
+def test_a_miss_that_tells_the_rules_is_explained_by_them() -> None:
+    before, miss = verdict(Span(500, 500, 500), 500), verdict(Span(500, 500, 500), 700)
+    object.__setattr__(miss, "since_left", None)
+    assert "unexplained" in list(lines(Result(Case("tiny", "default"), (before, miss), (), 1.0)))[-1]
+    object.__setattr__(before, "rules", Rules(ram=0))
+    assert "the rules were not found yet" in list(lines(Result(Case("tiny", "default"), (before, miss), (), 1.0)))[-1]
 
 
 def test_rules_are_the_same_where_nothing_can_tell_them_apart() -> None:
