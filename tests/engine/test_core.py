@@ -619,6 +619,28 @@ def test_a_look_at_a_request_that_is_not_read_yet_says_nothing() -> None:
     assert stage.records[-1].predicted == 200
 
 
+def test_headers_that_come_before_a_request_is_read_tell_its_launch() -> None:
+    """In mode observe requests are read while they run; only then it is known which ones are streams."""
+    stage = trusting(Flags(unified=False), Mode.OBSERVE)
+    asks: dict[int, Ask] = {}
+
+    def unread(ask: Ask) -> Ask:
+        asks[stage.keys] = ask
+        return replace(ask, tokens=None, stream=False)
+
+    waits, runs = (stage.arrive([*range(start, start + 300)], [1], change=unread) for start in (1000, 2000))
+    stage.reach(1)
+    stage.began(runs)
+    for key in (waits, runs):
+        stage.tell(Read(key, stage.tick(), asks[key]))
+    belief = stage.engine.belief
+    assert belief is not None
+    assert set(belief.base.launches) == {runs}
+    stage.reach(0)
+    stage.began(waits)
+    assert set(belief.base.launches) == {runs, waits}
+
+
 def test_what_a_request_reused_whose_client_left_is_predicted_and_judged() -> None:
     """/v1/messages tells it with its first event."""
     stage = trusting(Flags(), Mode.OBSERVE)

@@ -235,10 +235,65 @@ def test_a_running_request_is_found_on_another_slot() -> None:
     talk.says([*range(40)], 0)
     running = talk.launch([*range(1000, 1060)])
     assert talk.belief.base.running(running) == 0
-    assert not talk.belief.compare([view(0, 0, task=1), view(1, 60, busy=True, task=2)])
+    talk.belief.compare([view(0, 0, task=1), view(1, 60, busy=True, task=2)])
     assert talk.belief.base.running(running) == talk.belief.alone.running(running) == 1
     assert talk.belief.lengths() == [0, 60]
     assert talk.belief.errors == 0
+
+
+def at_once(*lengths: int) -> Talk:
+    """Prompts of these lengths that were launched in an order which nobody knows."""
+    talk = Talk(Rules(n_slots=4, unified=False))
+    for length in lengths:
+        talk.key += 1
+        held = talk.hold([1000 * talk.key + n for n in range(length)])
+        wish = Wish(talk.key, held)
+        talk.belief.timeline.take(Launched(talk.key, wish, wish), 0.0, 5.0)
+    return talk
+
+
+def running(talk: Talk) -> list[int | None]:
+    """The request on each slot."""
+    return [slot.key for slot in talk.belief.base.slots]
+
+
+def busy(*lengths: int) -> list[SlotView]:
+    return [view(number, length, busy=True, task=10 - number) for number, length in enumerate(lengths)]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "shown", "found"),
+    [  # never used slots are taken from the last on
+        ((44, 52, 69, 64), (64, 69, 52, 45), [4, 3, 2, 1]),  # as believed
+        ((44, 52, 69, 64), (69, 52, 64, 45), [3, 2, 4, 1]),
+        ((44, 52, 69, 64), (49, 56, 70, 68), [1, 2, 3, 4]),
+        ((44, 64, 64, 52), (64, 53, 64, 44), [None, 4, None, 1]),  # whichever of the two it is
+        ((44, 52, 69, 64), (64, 69, 52, 40), [4, 3, 2, 1]),  # a prompt is not evaluated yet: nothing is sure
+        ((44, 52, 69, 64), (90, 80, 70, 72), [4, 3, 2, 1]),  # each may be anywhere
+    ],
+)
+def test_requests_at_once_are_found_by_what_their_slots_hold(
+    prompts: tuple[int, ...], shown: tuple[int, ...], found: list[int | None]
+) -> None:
+    talk = at_once(*prompts)
+    assert talk.belief.compare(busy(*shown)) is True
+    for seen, wanted in zip(running(talk), found, strict=True):
+        assert wanted in (None, seen)
+
+
+def test_a_request_that_no_order_brings_to_its_slot_is_put_there() -> None:
+    talk = at_once(10, 20)
+    talk.belief.compare([view(0, 11, busy=True), view(1, 20, busy=True), view(2, 0, task=-1), view(3, 0, task=-1)])
+    assert running(talk) == [1, 2, None, None]
+
+
+def test_what_a_look_tells_of_a_slot_is_believed_when_the_answer_comes() -> None:
+    """Both reuse nothing, in whichever order."""
+    talk = at_once(10, 20)
+    seen = [view(0, 0, task=-1), view(1, 0, task=-1), view(2, 11, busy=True), view(3, 20, busy=True)]
+    talk.belief.compare(seen)
+    assert talk.belief.judge(1, 0, overlapped=True)
+    assert running(talk) == [None, None, 1, 2]
 
 
 def test_where_tasks_are_not_ours_nothing_is_rearranged() -> None:

@@ -228,8 +228,7 @@ class Engine:
         if not all(flight.launched for flight in self._flights):
             return  # it shows a launch of which the beliefs hear only once the request is read
         if self._looks.note(event, taken):
-            for belief in self._knowledge.beliefs:
-                belief.compare(event.slots)
+            self._knowledge.compare(event.slots)
 
     # --- requests that are held -------------------------------------------------------------------
 
@@ -303,13 +302,18 @@ class Engine:
         flight.ask = event.ask
         self._know(flight)
         self._check_length(flight)
+        self._flights.told(flight)
         return self._course.apply(event.at)
 
     def _began(self, event: Began) -> list[Command]:
         flight = self._flights.get(event.key)
-        if flight is None or not flight.ask.stream or event.status != 200:
+        if flight is None or event.status != 200:
             return []
-        self._looks.changed_at = event.at
+        flight.began = event.at
+        if flight.ask.stream or not flight.read:
+            self._looks.changed_at = event.at
+        if not flight.ask.stream:
+            return []
         self._flights.place(flight, event.at)
         return self._course.apply(event.at)
 

@@ -57,6 +57,7 @@ class Flight:
     task: int | None = None  # the server's number for it, where a look behind that has shown its slot busy
     filled: int = 0  # tokens that its slot held by the latest such look
     released: float = 0.0  # when it left for the server
+    began: float | None = None  # when its headers were seen
     seen: float = inf  # when its launch was seen
     ended: float | None = None  # when its last byte was seen
     before: Memory | None = None  # what the server held when it was decided, as believed
@@ -199,6 +200,17 @@ class Flights:
                 self._steps.append(Step(other))
             if other is flight:
                 return
+
+    def told(self, flight: Flight) -> None:
+        """A request that was sent unread is read now: whether its headers are the sign of its launch is known. Streams
+        of which none were seen had been taken for plain requests."""
+        if not flight.ask.stream or flight.ended is not None:
+            return
+        if flight.began is not None:
+            self.place(flight, flight.began)
+        elif flight.placed and not flight.launched:
+            flight.placed = False
+            self._steps = deque(step for step in self._steps if step.flight is not flight)
 
     def end(self, flight: Flight, end: Answered | Gone) -> None:
         """An end was seen; its turn comes behind all that was seen before."""

@@ -173,7 +173,7 @@ class Knowledge:
             return False  # nor does one that could reuse nothing
         surprised = False
         latest = (flight.ended or at) - measured.took
-        likely, slot = ([], None) if crowded else (sorted(self.equals, key=_errors)[:LIKELY], measured.slot)
+        likely, slot = ([], None) if crowded else (self._likely, measured.slot)
         for belief in self.beliefs:
             belief.timeline.launched_by(flight.key, latest)
             right = belief.judge(flight.key, measured.reused, flight.overlapped, slot, belief in likely)
@@ -188,6 +188,17 @@ class Knowledge:
             steered = leader.alone is not leader.base  # before that nothing is won or lost, whatever was predicted
             self.account.settle(flight.prompt.length, alone.likely if steered else measured.reused, measured.reused)
         return surprised
+
+    def compare(self, slots: Sequence[SlotView]) -> None:
+        """Compare each belief with a look at the slots while nothing changes."""
+        likely = self._likely
+        for belief in self.beliefs:
+            belief.compare(slots, belief in likely)
+
+    @property
+    def _likely(self) -> list[Belief]:
+        """Those for which another order of what happened is looked for."""
+        return sorted(self.equals, key=_errors)[:LIKELY]
 
     def learn_pace(self, flight: Flight, at: float) -> None:
         """An answer is complete: how long it took behind its prefill."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace
@@ -18,6 +19,7 @@ from typing import TypeAlias
 
 from toki.engine.contents import UNKNOWN
 from toki.engine.contents import Held
+from toki.engine.events import Span
 from toki.engine.shadow import Launch
 from toki.engine.shadow import Shadow
 from toki.engine.shadow import Wish
@@ -96,13 +98,16 @@ Step: TypeAlias = Launched | Refused | Finished | Cancelled
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What an answer told of its request: tokens reused, and the slot where it says so."""
+    """What was seen of a request: the tokens that it reused, and its slot; None: nothing told that (yet)."""
 
-    reused: int
+    reused: int | None
     slot: int | None
 
     def fits(self, launch: Launch) -> bool:
-        return launch.reuse.low <= self.reused <= launch.reuse.high and self.slot in (None, launch.slot)
+        return self.slot in (None, launch.slot) and self.reusing(launch.reuse)
+
+    def reusing(self, span: Span) -> bool:
+        return self.reused is None or span.low <= self.reused <= span.high
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +217,8 @@ class Timeline:
         taken, unless it contradicts more of what was measured. Where there is none, or none is to be looked for
         (`reorder`), the request is at least put on the slot that alone explains its figures."""
         keys = {moment.step.key for moment in self._moments if isinstance(moment.step, Launched)}
-        seen = Seen(reused, slot)
+        located = self._seen[key].slot if slot is None and key in self._seen else slot
+        seen = Seen(reused, located)
         self._seen = {one: told for one, told in self._seen.items() if one in keys} | {key: seen}
         launch = self.base.launches.get(key)
         if launch is not None and seen.fits(launch):
@@ -230,6 +236,30 @@ class Timeline:
                 return True
         self._put_down(moments, place, seen, wrong)
         return False
+
+    def located(self, slots: Mapping[int, int]) -> None:
+        """Requests run on these `slots`, by their keys. As long as one is elsewhere and a nearby order contradicts less
+        of all that was seen, the one that does so least is taken; then those that are left are put on their slots."""
+        for key, slot in slots.items():
+            if any(moment.step.key == key and _starts(moment) for moment in self._moments):
+                self._seen[key] = Seen(None, slot)
+        while (moments := list(self._moments)) and (wrong := self._contradictions(moments, 0)):
+            elsewhere = [n for n, one in enumerate(moments) if one.step.key in wrong & slots.keys() and _starts(one)]
+            if not elsewhere:
+                return
+            least, best = len(wrong), None
+            for order, start in _others(moments, elsewhere[-1]):
+                earlier = wrong.intersection(moment.step.key for moment in moments[:start] if _starts(moment))
+                left = len(earlier) + len(self._contradictions(order, start))
+                if left < least:
+                    least, best = left, (order, start)
+                if least <= len(wrong) - len(elsewhere):
+                    break  # all that are elsewhere fit there
+            if best is None:
+                for place in elsewhere:
+                    self._put_down(moments, place, self._seen[moments[place].step.key], wrong)
+                return
+            self._replay(*best)
 
     def ended_before(self, end: Cancelled, key: int, reused: int) -> bool:
         """Whether the end of a request, of which nothing was seen yet, explains what the later request `key` reused.
@@ -257,7 +287,7 @@ class Timeline:
                 continue
             held = before.slots[number].held
             span = None if held is None else before.reusable(held, launch.wish.prompt)
-            if seen.reused == 0 if span is None else span.low <= seen.reused <= span.high:
+            if seen.reusing(Span(0, 0, 0) if span is None else span):
                 fitting[number] = held
         unknown = {
             number: held.length for number, held in fitting.items() if held is not None and held.place == UNKNOWN
@@ -312,6 +342,28 @@ class Timeline:
             for key, seen in self._seen.items()
             if key in wanted and (key not in launches or not seen.fits(launches[key]))
         }
+
+
+def _starts(moment: Moment) -> bool:
+    return isinstance(moment.step, Launched)
+
+
+def _others(moments: Sequence[Moment], place: int) -> Iterator[tuple[list[Moment], int]]:
+    """Other orders that were possible, and where each begins to differ: two launches, one of them that at `place`, at
+    each other's places, or a step at another place."""
+    for other, moment in enumerate(moments):
+        first, last = min(place, other), max(place, other)
+        early, late = moments[first], moments[last]
+        if not 0 < last - first <= REACH or not _starts(moment) or not late.may_precede(early):
+            continue
+        if all(late.may_precede(one) and one.may_precede(early) for one in moments[first + 1 : last]):
+            order = list(moments)
+            order[first], order[last] = late, early
+            yield order, first
+    for old, new in _moves(moments, place):
+        order = [*moments[:old], *moments[old + 1 :]]
+        order.insert(new, moments[old])
+        yield order, min(old, new)
 
 
 def _moves(moments: Sequence[Moment], place: int) -> list[tuple[int, int]]:

@@ -203,10 +203,15 @@ class Belief:
             shadow.evict()
         self.timeline.forget()
 
-    def compare(self, slots: Sequence[SlotView]) -> bool:
-        """Score and correct the state by a look at the slots while nothing changes; True where all was as believed."""
+    def compare(self, slots: Sequence[SlotView], excuse: bool = True) -> bool:
+        """Score and correct the state by a look at the slots while nothing changes; True where all was as believed.
+
+        Another order of the latest steps may explain what is seen, which is found out if `excuse`.
+        """
         contents = self.base.contents
         views = [view for view in slots if view.id < self.rules.n_slots]
+        if excuse:
+            self._locate(views)
         order = self._by_task(views)
         moved = False
         if order is not None and self._misfits(views, order) <= self._misfits(views):
@@ -257,6 +262,25 @@ class Belief:
             self._rearrange(order)
             self.timeline.forget()
 
+    def _locate(self, views: Sequence[SlotView]) -> None:
+        """Find the requests that run on other slots than believed: a slot that is at work holds all of its prompt and
+        what was answered so far, so that the shorter prompts are where less is, as far as no other fits there."""
+        slots = [slot for slot in self.base.slots if slot.held is not None and slot.held.place != UNKNOWN]
+        prompts = sorted((_length(slot), slot.key) for slot in slots if slot.key is not None)
+        shown = sorted((view.n_tokens, view.id) for view in views if view.busy and view.n_tokens is not None)
+        if len(prompts) != len(shown):
+            return
+        found: dict[int, int] = {}
+        for place, ((prompt, key), (tokens, number)) in enumerate(zip(prompts, shown, strict=True)):
+            if tokens < prompt:
+                return  # a part of it is not evaluated yet
+            fits_before = place > 0 and shown[place - 1][0] >= prompt
+            fits_next = place + 1 < len(prompts) and tokens >= prompts[place + 1][0]
+            if not fits_before and not fits_next:
+                found[key] = number
+        if any(self.base.launches[key].slot != number for key, number in found.items()):
+            self.timeline.located(found)
+
     def _by_task(self, views: Sequence[SlotView]) -> list[int] | None:
         """For each slot the one on which, as believed, that request ran last which has the same place in the order in
         which they came: the server numbers its tasks. None: that is itself, or the server has seen other requests."""
@@ -301,7 +325,7 @@ def _as_believed(slot: Slot, view: SlotView) -> bool:
 def _fits(slot: Slot, view: SlotView) -> bool:
     """Whether a slot shows what is believed of it, but for the length of what was guessed."""
     if view.busy or not slot.idle:
-        return view.busy and not slot.idle
+        return view.busy and not slot.idle and (view.n_tokens is None or _length(slot) <= view.n_tokens)
     if view.n_tokens is None or _length(slot) == view.n_tokens:
         return True
     held = slot.held
