@@ -366,6 +366,16 @@ def test_a_missing_entry_proves_that_there_was_none() -> None:
     assert talk.belief.errors == EXCUSED  # the hypothesis stands; its size was unknown
 
 
+def test_an_entry_that_was_shorter_than_believed_proves_nothing_of_the_room() -> None:
+    """A client left it before all of its prompt was evaluated."""
+    talk = Talk(ONE_SLOT)
+    prompts = conversations(talk, 7)
+    assert talk.says([*prompts[5], 7], 100) is True
+    before = (talk.belief.ram_low, talk.belief.ram_high)
+    assert talk.says([*prompts[1], 7], 60) is False
+    assert (talk.belief.ram_low, talk.belief.ram_high, talk.belief.rules.ram) == (*before, UNLIMITED)
+
+
 def test_an_entry_that_seemed_evicted_raises_the_room() -> None:
     talk = Talk(Rules(n_slots=1, ram=300))
     prompts = conversations(talk, 8)

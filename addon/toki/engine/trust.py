@@ -168,6 +168,9 @@ class Belief:
             return False
         if self._told is not None and launch.peak < FITS * self._told:
             return False  # that is not for want of room
+        prompt = self.base.slots[launch.slot].held
+        if prompt is None or (reused and not self._is_elsewhere(launch, prompt, reused)):
+            return False  # it was there, but of another length: a client had left before all of it was evaluated
         self.ram_high = min(self.ram_high, launch.peak)
         self._resize((self.ram_low + self.ram_high) // 2)
         return True
@@ -190,8 +193,8 @@ class Belief:
         return False
 
     def _is_elsewhere(self, launch: Launch, prompt: Held, reused: int) -> bool:
-        """Whether another slot, or the RAM cache as it is, holds as much of a prompt as was reused: then that says
-        nothing of what was evicted."""
+        """Whether another slot, or the RAM cache as it is, holds as much of a prompt as was reused: then it need not be
+        of an entry that was evicted, or of the one that was to come back."""
         slots = [slot.held for number, slot in enumerate(self.base.slots) if number != launch.slot and slot.held]
         held = Shelf.of([*slots, *self.base.ram])
         return bool((self.base.contents.likely(held, [prompt])[0] >= reused).any())
