@@ -222,7 +222,7 @@ async def short(name: int, proxy: Proxy, seen: Seen, numbers: Iterator[int], not
             head = await reader.readuntil(b"\r\n\r\n")
             length = LENGTH.search(head)
             if not head.startswith(b"HTTP/1.1 200") or length is None:
-                raise ValueError(head[:80])
+                raise ValueError(head + await reader.read(2**12))
             reply = json.loads(await reader.readexactly(int(length[1])))["content"]
         except (OSError, EOFError, ValueError) as error:
             seen.errors.append(f"short request {number}: {error!r}")
@@ -346,7 +346,8 @@ def report(result: Result) -> dict[str, Any]:
         "requests": seen.done,
         "streams": result.streamed,
         "rows": result.rows,
-        "errors": [*result.plain.errors[:5], *seen.errors[:20], *result.web.errors[:5]],
+        "errors": len(result.plain.errors) + len(seen.errors) + len(result.web.errors),
+        "first_errors": [*result.plain.errors[:5], *seen.errors[:20], *result.web.errors[:5]],
         "added_ms_per_chunk": seen.spread(),
         "added_ms_per_chunk_without_toki": result.plain.spread(),
         "chunks": len(seen.added),

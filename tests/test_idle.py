@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
+from types import SimpleNamespace
+
 import pytest
+from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.connection import ConnectionState
 from mitmproxy.http import HTTPFlow
+from mitmproxy.proxy.server import ConnectionIO
+from mitmproxy.test import taddons
 from mitmproxy.test import tflow
 
 from toki import idle
 from toki.idle import Idle
+
+
+@pytest.fixture(autouse=True)
+def proxyserver() -> Iterator[Proxyserver]:
+    addon = Proxyserver()  # type: ignore[no-untyped-call]
+    with taddons.context(addon):  # type: ignore[no-untyped-call]
+        yield addon
 
 
 def answered() -> HTTPFlow:
@@ -55,3 +69,19 @@ def test_a_connection_that_is_shared_by_requests_is_left_alone(monkeypatch: pyte
     connections.response(flow)
     connections.retire(flow.client_conn)
     assert flow.server_conn.connected
+
+
+def test_a_connection_that_was_closed_unseen_is_not_used_again(proxyserver: Proxyserver) -> None:
+    flow, connections = answered(), Idle()
+    near, far = socket.socketpair()
+    with near:
+        writer = SimpleNamespace(get_extra_info={"socket": near}.get)
+        io = ConnectionIO(writer=writer)  # type: ignore[arg-type]
+        handler = SimpleNamespace(transports={flow.server_conn: io})
+        proxyserver.connections[flow.client_conn.id] = handler  # type: ignore[assignment]
+        connections.response(flow)
+        connections.retire(flow.client_conn)
+        assert flow.server_conn.connected
+        far.close()
+        connections.retire(flow.client_conn)
+    assert not flow.server_conn.connected
