@@ -157,3 +157,69 @@ def test_the_pace_is_a_running_mean() -> None:
     assert pace.answer == 100
     assert pace.after(200).answer == pytest.approx(120)
     assert Pace().after(-5).answer == 0
+
+
+# --- one that is about to end ---
+
+HEAD = [n % 500 for n in range(1500)]
+ONE, OTHER = [[*HEAD, 1000 + n, *(n + each for each in range(800))] for n in (1, 2)]
+
+
+def about_to_end(pace: float = 30.0, evaluate: float = 0.5) -> tuple[Stage, int]:
+    """Default flags: a request of one conversation runs, another one with the same head is in RAM."""
+    stage = Stage(Flags(), Mode.AUTO, known(Flags()))
+    for n in range(6):
+        stage.serve([900 + n] * 80, [n] * 3)
+    for prompt in (ONE, OTHER):  # beside each other: of two slots in use neither takes anything from the other
+        stage.arrive(prompt, [1])
+        stage.reach(0)
+        stage.headers(0)
+    stage.finish()
+    stage.serve([3] * 80, [1])
+    assert ONE in stage.server.ram
+    assert OTHER in stage.server.ram
+    stage.knowledge.prices = Prices(evaluate=evaluate)
+    stage.knowledge.pace = Pace(pace)
+    key = stage.arrive([*ONE, 7], [1])
+    stage.reach(0)
+    stage.headers(0)
+    assert key in stage.exchanges
+    return stage, key
+
+
+def test_it_waits_for_the_end_of_one_whose_slot_would_draw_it() -> None:
+    stage, _ = about_to_end()
+    key = stage.arrive([*OTHER, 8], [1])
+    assert 0 < stage.waits[key] - stage.now <= waiting.MOMENT / 1000
+    stage.finish()
+    assert stage.resumed == [key]
+    stage.again(key)
+    assert key not in stage.held
+    stage.finish()
+    record = stage.records[-1]
+    assert record.key == key
+    assert record.reason.startswith("waited for the end of one whose slot would have drawn it")
+    assert record.measured.reused == len(OTHER)
+    before = stage.evaluated
+    stage.serve([*ONE, 7, 7], [1])
+    assert stage.evaluated - before == 1  # nor has the other one lost anything
+
+
+def test_such_a_wait_is_one_moment_and_no_fault_of_the_lever() -> None:
+    stage, _ = about_to_end()
+    key = stage.arrive([*OTHER, 8], [1])
+    stage.now = stage.waits[key]
+    stage.again(key)
+    assert key not in stage.held
+    assert Action.WAITED not in stage.knowledge.levers.score
+
+
+@pytest.mark.parametrize(("pace", "evaluate"), [(waiting.MOMENT + 1, 0.5), (30.0, 0.01)])
+def test_it_goes_at_once_where_the_end_is_far_or_little_is_at_stake(pace: float, evaluate: float) -> None:
+    stage, _ = about_to_end(pace, evaluate)
+    assert stage.arrive([*OTHER, 8], [1]) not in stage.held
+
+
+def test_strangers_are_not_drawn() -> None:
+    stage, _ = about_to_end()
+    assert stage.arrive([3] * 2000, [1]) not in stage.held

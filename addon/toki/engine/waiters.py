@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toki.engine import fork
@@ -17,17 +18,20 @@ from toki.engine.events import Wait
 from toki.engine.flights import Flight
 from toki.engine.flights import Flights
 from toki.engine.knowledge import Knowledge
+from toki.engine.shadow import Wish
+from toki.engine.waiting import Running
 
 
 @dataclass(slots=True)
 class Waiter:
     """A request that waits inside toki, until the time `until` at most; `free`: it has waited for all that it could;
-    `behind`: the running request that it waits for."""
+    `behind`: the running request that it waits for; `moment`: only since that is about to end."""
 
     flight: Flight
     until: float
     free: bool = False
     behind: int | None = None
+    moment: bool = False
 
 
 class Waiters:
@@ -46,9 +50,9 @@ class Waiters:
     def __getitem__(self, key: int) -> Waiter:
         return self._by_key[key]
 
-    def wait(self, flight: Flight, until: float, behind: int | None = None) -> Wait:
+    def wait(self, flight: Flight, until: float, behind: int | None = None, *, moment: bool = False) -> Wait:
         """Let a request wait."""
-        self._by_key[flight.key] = Waiter(flight, until, behind=behind)
+        self._by_key[flight.key] = Waiter(flight, until, behind=behind, moment=moment)
         return Wait(flight.key, until)
 
     def pop(self, key: int) -> Waiter | None:
@@ -79,11 +83,12 @@ class Waiters:
         belief, prompt, levers, prices = knowledge.belief, flight.prompt, knowledge.levers, knowledge.prices
         behind = waiter.behind if waiter is not None else None
         if waiter is not None and behind is not None and event.at >= waiter.until:
-            levers.judge(Action.WAITED, right=False)
+            if not waiter.moment:
+                levers.judge(Action.WAITED, right=False)
             return []
         if belief is None or prompt is None or not belief.trusted or not levers.usable(Action.WAITED):
             return []
-        running = []
+        running: list[Running] = []
         for one in self._flights:
             launch = belief.base.launches.get(one.key)
             if launch is None or one.prompt is None or one.ended is not None or one.left is not None:
@@ -91,14 +96,27 @@ class Waiters:
             kin = knowledge.contents.alike(one.prompt, prompt)
             if kin and knowledge.contents.lcp(one.prompt.place, prompt.place) >= fork.LEAST:
                 prefill = (one.prompt.length - launch.reuse.likely) * prices.evaluate
-                running.append(waiting.Running(one.key, 1000 * (event.at - one.released), prefill))
+                running.append(Running(one.key, 1000 * (event.at - one.released), prefill))
         wish = knowledge.wish(flight)
         found = waiting.delay(belief.base, wish, running, knowledge.pace, prices) if running else None
         if found is None:
-            return []
+            return self._wait_a_moment(knowledge, flight, event, wish, running)
         flight.waited = f"waited for a running request that saves it {found.tokens:,} tokens"
         until = event.at + found.ms / 1000 if behind is None or waiter is None else waiter.until
         return [self.wait(flight, until, found.key)]
+
+    def _wait_a_moment(
+        self, knowledge: Knowledge, flight: Flight, event: Arrived, wish: Wish, running: Sequence[Running]
+    ) -> list[Command]:
+        """Let a request wait, once, for one that is about to end and would draw it to its slot; nothing: it goes on."""
+        belief = knowledge.belief
+        if belief is None or flight.waited:
+            return []
+        found = waiting.draws(belief.base, wish, running, knowledge.pace, knowledge.prices)
+        if found is None:
+            return []
+        flight.waited = f"waited for the end of one whose slot would have drawn it, which saves {found.tokens:,} tokens"
+        return [self.wait(flight, event.at + found.ms / 1000, found.key, moment=True)]
 
     def holds(self) -> Iterator[Held]:
         """All contents that are spoken of here."""
