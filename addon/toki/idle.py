@@ -12,7 +12,6 @@ from __future__ import annotations
 import selectors
 import time
 from collections import defaultdict
-from contextlib import suppress
 
 from mitmproxy import ctx
 from mitmproxy.connection import Client
@@ -20,6 +19,8 @@ from mitmproxy.connection import ConnectionState
 from mitmproxy.connection import Server
 from mitmproxy.http import HTTPFlow
 
+# Unlike the system's default it needs no file descriptor of its own.
+POLL: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 LONGEST = 2.0  # seconds; the event loop of a busy machine may lag behind by one or two more
 
 
@@ -60,7 +61,6 @@ def _unread(client: Client, server: Server) -> bool:
     socket = writer.get_extra_info("socket") if writer is not None else None
     if socket is None or socket.fileno() < 0:
         return False
-    with suppress(OSError), selectors.DefaultSelector() as selector:  # it takes a file descriptor, where there is one
+    with POLL() as selector:
         selector.register(socket, selectors.EVENT_READ)
         return bool(selector.select(0))
-    return False
