@@ -51,6 +51,7 @@ from traffic.words import Writer
 
 NUMBER = re.compile(rb'"request (\d+)\.')
 LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
+CLOSE = re.compile(rb"(?i)\r\nconnection: *close")
 EVENT = b"\n\n"
 TURNS = 12  # of a conversation, before its client begins another
 REPLY = 16  # tokens
@@ -224,6 +225,9 @@ async def short(name: int, proxy: Proxy, seen: Seen, numbers: Iterator[int], not
             if not head.startswith(b"HTTP/1.1 200") or length is None:
                 raise ValueError(head + await reader.read(2**12))
             reply = json.loads(await reader.readexactly(int(length[1])))["content"]
+            if CLOSE.search(head):  # llama-server takes 100 requests on a connection
+                writer.close()
+                reader, writer = await connected(proxy)
         except (OSError, EOFError, ValueError) as error:
             seen.errors.append(f"short request {number}: {error!r}")
             writer.close()
