@@ -116,6 +116,14 @@ def test_however_long_it_takes_the_loss_stays_small() -> None:
         assert ratio("-np 4 -cram 0", played) <= 1.03
 
 
+@pytest.mark.parametrize("scenario", ["aider", "codex"])
+@pytest.mark.slow
+def test_what_an_edit_leaves_is_kept_for_the_next_one(scenario: str) -> None:
+    """Sessions that show files anew at every turn, or go on from a summary: 1.00 and 0.55 times alone where each edit
+    was taken for the start of another conversation."""
+    assert ratio("-np 4 -cram 0", exchanges(scenario, 1)) <= {"aider": 0.9, "codex": 0.5}[scenario]
+
+
 def test_a_conversation_larger_than_the_ram_cache_is_not_lost_to_a_side_call() -> None:
     assert ratio("default@3900", exchanges("big-with-sides", 1)) <= 0.75
 

@@ -120,6 +120,75 @@ def test_rare_visitors_are_waited_for_longer() -> None:
     assert chat.conversations.chance(rare) > chat.conversations.chance(quick)
 
 
+def edits(chat: Chat, turns: int) -> list[int]:
+    """Two sessions behind a head, each of which shows files anew behind a history that grows; their last keys."""
+    head, keys = [*range(100)], [0, 0]
+    for turn in range(turns):
+        for session in range(2):
+            history = [*range(1000 * session + 1000, 1000 * session + 1100 + 50 * turn)]
+            files = [*range(100_000 + 10_000 * session + 1000 * turn, 100_200 + 10_000 * session + 1000 * turn)]
+            keys[session] = chat.says([*head, *history, *files])
+    return keys
+
+
+def test_one_whose_history_is_edited_at_every_turn_goes_on() -> None:
+    """Sessions of aider: files stand behind the history, and none of their prompts contains an earlier one whole."""
+    chat = Chat()
+    for key in edits(chat, 5):
+        conversation = chat.conversations.recent[key]
+        assert conversation.kept == 100 + 100 + 50 * 3  # the head, and the history of the turn before
+        assert conversation.head == 100
+        assert conversation.turns >= 4
+        assert chat.conversations.chance(conversation) > 0.8
+        assert chat.conversations.siblings(key) == 0
+    assert chat.conversations.recent[10].gap == pytest.approx(1)
+
+
+def test_what_stood_through_an_edit_is_wanted_and_the_rest_as_before() -> None:
+    chat = Chat()
+    edits(chat, 5)
+    latest = chat.conversations.recent[10]
+    chance = chat.conversations.chance(latest)
+    wanted = {
+        held.length: part for held, part in chat.conversations.wanted(but=None) if held.place == latest.held.place
+    }
+    assert wanted == {350: pytest.approx(chance * 0.75), latest.held.length: pytest.approx(chance * 0.25)}
+    assert all(held.place != latest.held.place for held, _ in chat.conversations.wanted(but=10))
+    ids = chat.contents[latest.held.place].ids.tolist()
+    assert chat.says([*ids, 7]) == 10  # now it only grew
+    assert [part for held, part in chat.conversations.wanted(but=None) if held is latest.held] == [0.95]
+
+
+def test_siblings_are_not_taken_for_edits() -> None:
+    """They too share a head, and by chance a few tokens behind it."""
+    chat = Chat()
+    head = [*range(100)]
+    for n in range(6):
+        chat.says([*head, *range(500, 500 + n), *range(1000 * n + 1000, 1000 * n + 1100)])
+    assert all(one.turns == 1 and not one.kept for one in chat.conversations.recent.values())
+
+
+def test_what_another_owner_shares_is_no_edit() -> None:
+    chat = Chat()
+    chat.says([*range(200), *range(1000, 1100)])
+    chat.says([*range(200), *range(2000, 2100)])
+    first = chat.conversations.recent[1]
+    assert (first.head, chat.conversations.recent[2].turns) == (200, 1)  # of the first no head was known
+    ids = [*range(200), *range(1000, 1050), *range(3000, 3100)]
+    place = chat.contents.add(Tokens.of(ids), owner="another")
+    other = chat.conversations.note(99, chat.contents.hold(place, len(ids), len(ids)))
+    assert (other.turns, other.kept, first.edited) == (1, 0, False)
+
+
+def test_who_has_more_than_the_head_is_the_next_version() -> None:
+    chat = Chat()
+    for n in (1, 2):
+        chat.says([*range(200), *range(1000 * n, 1000 * n + 100)])
+    chat.says([*range(200), *range(1000, 1050), *range(3000, 3100)])
+    old, new = chat.conversations.recent[1], chat.conversations.recent[3]
+    assert (old.edited, new.turns, new.kept, new.family.returned, new.family.started) == (True, 2, 250, 1, 2)
+
+
 @examples(40)
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=30), max_size=40), st.integers(1, 5))
 def test_what_always_holds(prompts: list[list[int]], limit: int) -> None:
@@ -135,3 +204,5 @@ def test_what_always_holds(prompts: list[list[int]], limit: int) -> None:
         assert list(recent) == sorted(recent, key=lambda one: recent[one].seen)
         assert all(0 < chat.conversations.chance(one) <= 0.95 + 0.05 for one in recent.values())
         assert all(one.family.returned <= one.family.started for one in recent.values())
+        assert all(one.kept <= one.first for one in recent.values())
+        assert all(0 < part <= 1 for _, part in chat.conversations.wanted(but=None))

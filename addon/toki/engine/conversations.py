@@ -7,6 +7,7 @@ conversations that start alike (the same agent's subagents, the same title promp
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 
@@ -19,6 +20,7 @@ PRIOR = 2.0  # conversations that the usual chance counts for beside what a fami
 EDITED = 0.25  # what is left of the chance that a conversation goes on as it was, once it was edited
 KIN = 0.3  # share of a first prompt that two conversations of one family have in common
 KIN_TOKENS = 100  # or so many tokens: templates of side calls stand before texts of any length
+BEYOND = 32  # tokens that two conversations of one family may have in common by chance behind their head
 
 
 @dataclass(slots=True)
@@ -45,6 +47,8 @@ class Conversation:
     turns: int = 1
     seen: int = 0  # number of the latest request, counted over all conversations
     first: int = 0  # tokens of its first prompt
+    head: int = 0  # of these, those that its kin start with too; 0: as far as is known, none
+    kept: int = 0  # tokens that stood before and after its last edit; 0: it only grew since
     edited: bool = False  # a later one goes on from within its history: it was edited, or answered anew
     gap: float = 0.0  # running mean of requests of others between two turns
 
@@ -64,21 +68,11 @@ class Conversations:
         self.requests += 1
         conversation, name = self._find(prompt)
         if conversation is None:
-            kin, shared = self._nearest(prompt)
-            if kin is not None and shared > kin.first and self.contents.alike(kin.held, prompt):
-                kin.edited = True
-            family = kin.family if kin is not None and shared >= min(KIN * prompt.length, KIN_TOKENS) else Family()
-            conversation = Conversation(key, prompt, family, key if name is None else name, first=prompt.length)
-            conversation.family.started += 1
-            self.all.started += 1
+            conversation = self._start(key, prompt, name)
         else:
-            gap = self.requests - conversation.seen - 1
-            conversation.gap = gap if conversation.turns == 1 else 0.7 * conversation.gap + 0.3 * gap
-            if conversation.turns == 1:
-                conversation.family.returned += 1
-                self.all.returned += 1
-            conversation.turns += 1
+            self._go_on(conversation)
             conversation.held = prompt
+            conversation.kept = 0
             conversation.edited = False
         conversation.seen = self.requests
         self.recent[conversation.key] = conversation
@@ -86,6 +80,42 @@ class Conversations:
         while len(self.recent) > self.limit:
             self.recent.popitem(last=False)
         return conversation
+
+    def _start(self, key: int, prompt: Held, name: int | None) -> Conversation:
+        """The conversation of a prompt that continues none as it was: a new one, or one whose history was edited.
+
+        Clients blank old results, move a reminder or show a file anew, at every turn maybe. Of kin that is known to
+        share a head with others a new conversation has that head in common; one that has clearly more is the next
+        version of it, which takes over its habits.
+        """
+        kin, shared = self._nearest(prompt)
+        conversation = Conversation(key, prompt, Family(), key if name is None else name, first=prompt.length)
+        again = False
+        if kin is not None:
+            alike = self.contents.alike(kin.held, prompt)
+            if shared >= min(KIN * prompt.length, KIN_TOKENS):
+                conversation.family = kin.family
+                again = alike and 0 < kin.head < shared - BEYOND
+                kin.head = kin.head or shared
+                conversation.head = kin.head if again else shared
+            if again:
+                self._go_on(kin)
+                conversation.turns, conversation.gap, conversation.kept = kin.turns, kin.gap, shared
+            if again or (alike and shared > kin.first):
+                kin.edited = True
+        if not again:
+            conversation.family.started += 1
+            self.all.started += 1
+        return conversation
+
+    def _go_on(self, conversation: Conversation) -> None:
+        """It is at its next turn."""
+        gap = self.requests - conversation.seen - 1
+        conversation.gap = gap if conversation.turns == 1 else 0.7 * conversation.gap + 0.3 * gap
+        if conversation.turns == 1:
+            conversation.family.returned += 1
+            self.all.returned += 1
+        conversation.turns += 1
 
     def _find(self, prompt: Held) -> tuple[Conversation | None, int | None]:
         """The conversation that a prompt continues, and the name that it goes by.
@@ -112,6 +142,19 @@ class Conversations:
             chance *= EDITED
         patience = 8 + 4 * conversation.gap
         return float(chance * 0.5 ** (age / patience))
+
+    def wanted(self, but: int | None) -> Iterator[tuple[Held, float]]:
+        """What the next prompts of all conversations but `but` will start with, and how likely they come. One that was
+        edited keeps what stood through it, and the rest with that part of the chance that edits leave."""
+        for conversation in self.recent.values():
+            if conversation.key == but:
+                continue
+            held, chance = conversation.held, self.chance(conversation)
+            if conversation.kept:
+                kept = min(conversation.kept, held.length)
+                yield self.contents.hold(held.place, min(kept, held.certain), kept), chance * (1 - EDITED)
+                chance *= EDITED
+            yield held, chance
 
     def siblings(self, key: int) -> float:
         """The chance that another conversation starts as this one does, the better the more there were; 0 after its

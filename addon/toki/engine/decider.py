@@ -62,11 +62,7 @@ class Decider:
         idle = self._idle(flight, belief, event)
         pins, swaps = self._steerable(flight, belief, idle) if belief.trusted else ([], [])
         primed = primers > 0 and self._mode is Mode.AUTO and levers.usable(Action.PRIMED)
-        wants = [
-            Want(conversation.held, conversations.chance(conversation))
-            for conversation in conversations.recent.values()
-            if conversation.key != flight.thread
-        ]
+        wants = [Want(held, chance) for held, chance in conversations.wanted(flight.thread)]
         wish, returns = self._knowledge.wish(flight), Returns(belief.base, wants)
         uncached = may_leave_cache(flight, self._knowledge)
         priced_as = partial(options, belief.base, wish, returns, prices, pins=pins, swaps=swaps, uncached=uncached)
