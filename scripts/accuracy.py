@@ -354,7 +354,7 @@ def why(miss: Verdict, result: Result) -> str:
     place = result.verdicts.index(miss)
     led = [one.rules for one in result.verdicts[max(place - 1, 0) : place + 1]]  # before its figures and behind them
     causes = {
-        "its prompt could not be read": miss.predicted is None,
+        "its prompt was not read, or its client left while it tried a lever": miss.predicted is None,
         "the rules were not found yet": any(rules is not None and not same_rules(rules, flags) for rules in led),
         "the size of its RAM cache was not known yet": (
             miss.rules is not None and 0 < miss.rules.ram < UNLIMITED and miss.rules.ram != room(result.case)
@@ -363,8 +363,8 @@ def why(miss: Verdict, result: Result) -> str:
         f"{miss.since_left} after a client left, of which it is not seen when the server noticed": (
             miss.since_left in range(1, RECENT)
         ),
-        "of what a client left of nearly the same prompt it is not seen how much that is": (
-            0 < max(miss.likely, miss.reused) <= miss.left + REPLY
+        "of what a client left of much the same prompt it is not seen how much that is": (
+            miss.left > 0 and min(abs(miss.low - miss.left), abs(miss.reused - miss.left)) <= REPLY
         ),
         f"{miss.since_copies} after n > 1, whose copies are not told": miss.since_copies in range(1, RECENT),
         "an earlier miss was not seen through yet": bool(keys) and miss.key - keys[-1] < RECENT,

@@ -50,7 +50,9 @@ class Verdict:
     since_met: int  # how many requests after it was met
     overlaps: bool  # between its release and its launch another request ended: no order can be known
     since_left: int | None  # how many requests after one whose client left; None: none has
-    left: int  # tokens in common with a prompt whose client left, where no other prompt has as many; else 0
+    left: (
+        int  # tokens in common with a prompt whose client left, where that is half of it and no other has more; else 0
+    )
     since_copies: int | None  # how many requests after one with n > 1
     rules: Rules | None  # of the leading hypothesis at the request's end
     rivals: tuple[Rules, ...]  # of those that were wrong no more than that one by then, it among them
@@ -65,6 +67,11 @@ class Verdict:
     def likely(self) -> int:
         """The likely value; 0 where nothing was predicted."""
         return self.predicted.likely if self.predicted is not None else 0
+
+    @property
+    def low(self) -> int:
+        """The least that was predicted; 0 where nothing was."""
+        return self.predicted.low if self.predicted is not None else 0
 
     @property
     def width(self) -> int:
@@ -216,7 +223,7 @@ class Kin:
                 shares = {key: tokens.common_prefix(one) for key, one in self._prompts.items()}
                 others = max((shared for key, shared in shares.items() if key not in self._gone), default=0)
                 gone = max((shared for key, shared in shares.items() if key in self._gone), default=0)
-                self.left[event.key] = gone if gone > others else 0
+                self.left[event.key] = gone if gone >= max(others, len(tokens) / 2) else 0
                 self._prompts[event.key] = tokens
 
 
