@@ -239,7 +239,8 @@ class Timeline:
 
     def located(self, slots: Mapping[int, int]) -> None:
         """Requests run on these `slots`, by their keys. As long as one is elsewhere and a nearby order contradicts less
-        of all that was seen, the one that does so least is taken; then those that are left are put on their slots."""
+        of all that was seen, the one that does so least is taken; then those that are left are put on their slots, if
+        all of them fit there."""
         for key, slot in slots.items():
             if any(moment.step.key == key and _starts(moment) for moment in self._moments):
                 self._seen[key] = Seen(None, slot)
@@ -257,7 +258,11 @@ class Timeline:
                     break  # all that are elsewhere fit there
             if best is None:
                 for place in elsewhere:
-                    self._put_down(moments, place, self._seen[moments[place].step.key], wrong)
+                    step = moments[place].step
+                    assert isinstance(step, Launched)
+                    moments[place] = replace(moments[place], step=replace(step, landed=slots[step.key]))
+                if not self._contradictions(moments, elsewhere[0]) & slots.keys():
+                    self._replay(moments, elsewhere[0])
                 return
             self._replay(*best)
 
