@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -21,5 +22,6 @@ def test_many_streams_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_memory_that_grows_is_noticed() -> None:
-    grown = [soak.Sample(n, 1000 * n, 10**8 + 10**6 * n, 9, 9, 0, 5, 0) for n in range(100)]
-    assert soak.slope(grown) == pytest.approx(1000)
+    grown = [soak.Sample(n, 1000 * n, 10**8 + 10**6 * n, 9, 9, 0, 5, 0, 2 * n) for n in range(100)]
+    assert soak.slope(grown, attrgetter("rss")) == pytest.approx(1000)
+    assert soak.slope(grown, attrgetter("objects")) == pytest.approx(0.002)
