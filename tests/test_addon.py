@@ -314,6 +314,7 @@ async def test_options_can_change_while_it_runs(bench: Bench, tmp_path: Path) ->
     await until(lambda: len(bench.rows()) == 1)
 
 
+@pytest.mark.freezes
 async def test_what_is_loaded_is_not_looked_through_for_garbage_while_it_runs(script: Scripted, tmp_path: Path) -> None:
     bench = Bench(script, tmp_path / "toki.db")
     assert len(gc.get_objects()) < gc.get_freeze_count()
