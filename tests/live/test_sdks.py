@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import pytest
 from anthropic import Anthropic
 from anthropic import BadRequestError as AnthropicBadRequestError
@@ -77,8 +78,8 @@ class Sdks:
 def sdks(port: int) -> Sdks:
     url = f"http://{HOST}:{port}"
     return Sdks(
-        OpenAI(base_url=f"{url}/v1", api_key=KEY, timeout=PATIENCE, max_retries=0),
-        Anthropic(base_url=url, api_key=KEY, timeout=PATIENCE, max_retries=0),
+        OpenAI(base_url=f"{url}/v1", api_key=KEY, timeout=PATIENCE, max_retries=0, http_client=once()),
+        Anthropic(base_url=url, api_key=KEY, timeout=PATIENCE, max_retries=0, http_client=once()),
     )
 
 
@@ -148,6 +149,11 @@ CALLS: dict[str, Callable[[Sdks], Any]] = {
     "messages, a tool, streamed": messages(**USE, stream=True),
     "messages, a tool's result": messages(messages=USED),
 }
+
+
+def once() -> httpx.Client:
+    """Keeps no connection: the server closes kept ones, at times just as they are used again."""
+    return httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
 
 
 @pytest.fixture(scope="module", params=BUILDS)
