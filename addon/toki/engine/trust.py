@@ -12,7 +12,6 @@ from dataclasses import replace
 from toki.engine.contents import UNKNOWN
 from toki.engine.contents import Contents
 from toki.engine.contents import Held
-from toki.engine.contents import Shelf
 from toki.engine.events import SlotView
 from toki.engine.rules import UNLIMITED
 from toki.engine.rules import Known
@@ -196,8 +195,8 @@ class Belief:
         """Whether another slot, or the RAM cache as it is, holds as much of a prompt as was reused: then it need not be
         of an entry that was evicted, or of the one that was to come back."""
         slots = [slot.held for number, slot in enumerate(self.base.slots) if number != launch.slot and slot.held]
-        held = Shelf.of([*slots, *self.base.ram])
-        return bool((self.base.contents.likely(held, [prompt])[0] >= reused).any())
+        likely = self.base.contents.likely
+        return any((likely(held, [prompt]) >= reused).any() for held in (slots, self.base.ram.shelf))
 
     def _resize(self, ram: int) -> None:
         self.rules = replace(self.rules, ram=ram)
