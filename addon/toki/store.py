@@ -36,7 +36,7 @@ RETRY_S = 0.5  # between two tries while there is trouble
 CLEAN_BATCH = 1_000  # old rows deleted at once: a few milliseconds, so that other writers get their turn
 FREE_BATCH = 1_000  # pages (of 4 KiB) given back at once, likewise
 DAY_S = 86_400
-KNOWN_KEYS = 32_768  # requests, and conversations, whose row ids are remembered for later rows
+KNOWN_KEYS = 8_192  # requests, and conversations, whose row ids are remembered for later rows; an engine knows 512
 TEXT_LIMIT = 1_000  # characters of a text: a client chooses the model's name
 
 # The table's columns behind `id`, in its order. Row has the same, with keys in place of ids.
