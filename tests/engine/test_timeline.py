@@ -10,6 +10,8 @@ from toki.engine.contents import Held
 from toki.engine.rules import Rules
 from toki.engine.shadow import Shadow
 from toki.engine.shadow import Wish
+from toki.engine.timeline import SELDOM
+from toki.engine.timeline import VAIN
 from toki.engine.timeline import Cancelled
 from toki.engine.timeline import Finished
 from toki.engine.timeline import Launched
@@ -148,3 +150,18 @@ def test_after_a_context_shift_a_slot_holds_nobody_knows_what() -> None:
     story.launch(2, C, 1.3, 1.4)
     launch = story.timeline.base.launches[2]
     assert (launch.sure, launch.reuse.likely) == (False, 0)
+
+
+@pytest.mark.parametrize(
+    ("odd", "explained"), [(VAIN - 1, True), (VAIN, True), (VAIN + 1, False), (VAIN + SELDOM, True)]
+)
+def test_after_many_searches_in_vain_another_order_is_looked_for_seldom(odd: int, explained: bool) -> None:
+    """As many figures of request 1 are odd as no order explains; one explains that request 2 reused nothing."""
+    story = Story()
+    story.launch(1, A, 1.0, 1.2)
+    for _ in range(odd):
+        assert not story.timeline.measured(1, 7)
+    story.finish(1, 1.1, 1.25)
+    story.launch(2, C, 1.05, 1.4)
+    assert story.timeline.measured(2, 0) is explained
+    assert story.slot(2) == 0  # the only slot that explains it

@@ -27,6 +27,8 @@ from toki.engine.shadow import Wish
 KEPT = 24  # steps that can be gone back
 REACH = 6  # steps past which a step may be moved
 ORDERS = 16  # orders that are tried at most
+VAIN = 16  # searches for one in a row that found none, from which on it is looked for seldom:
+SELDOM = 8  # for each eighth of the figures that don't fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,7 @@ class Timeline:
         self.alone = base
         self._moments: deque[Moment] = deque(maxlen=KEPT)
         self._seen: dict[int, Seen] = {}  # of the requests whose launches can still be moved
+        self._vain = 0  # figures that did not fit since another order explained some
 
     def take(self, step: Step, since: float = -inf, until: float = inf, at: float | None = None) -> None:
         """Something happened between `since` and `until`, most likely `at` (None: just now): it comes before what most
@@ -215,7 +218,11 @@ class Timeline:
         """The server reused `reused` tokens for the request `key`, which runs still, on `slot` (None: it did not say);
         whether the order of the latest steps explains it, or another one that was possible. The nearest such order is
         taken, unless it contradicts more of what was measured. Where there is none, or none is to be looked for
-        (`reorder`), the request is at least put on the slot that alone explains its figures."""
+        (`reorder`), the request is at least put on the slot that alone explains its figures.
+
+        Where many are at work such a search takes most of the time, and one of twelve finds anything; so after several
+        in vain it is made seldom, until one finds something.
+        """
         keys = {moment.step.key for moment in self._moments if isinstance(moment.step, Launched)}
         located = self._seen[key].slot if slot is None and key in self._seen else slot
         seen = Seen(reused, located)
@@ -227,14 +234,16 @@ class Timeline:
         place = next((n for n, moment in enumerate(moments) if moment.step.key == key), None)
         if place is None or not isinstance(moments[place].step, Launched):
             return False
-        wrong = self._contradictions(moments, 0)
-        for old, new in _moves(moments, place) if reorder else ():
+        searched = reorder and (self._vain < VAIN or self._vain % SELDOM == 0)
+        for old, new in _moves(moments, place) if searched else ():
             order = moments[:old] + moments[old + 1 :]
             order.insert(new, moments[old])
-            if self._explains(order, min(old, new), wrong, key):
+            if self._explains(order, min(old, new), key):
                 self._replay(order, min(old, new))
+                self._vain = 0
                 return True
-        self._put_down(moments, place, seen, wrong)
+        self._vain += reorder
+        self._put_down(moments, place, seen)
         return False
 
     def located(self, slots: Mapping[int, int]) -> None:
@@ -281,7 +290,7 @@ class Timeline:
         self._replay(order, place)
         return True
 
-    def _put_down(self, moments: list[Moment], place: int, seen: Seen, wrong: set[int]) -> None:
+    def _put_down(self, moments: list[Moment], place: int, seen: Seen) -> None:
         """Put a request on the slot that explains what was seen of it, if just one does; of several whose contents are
         unknown on that which holds least: what it leaves where it did not run stays unknown."""
         launch, before = moments[place].step, moments[place].base
@@ -302,16 +311,14 @@ class Timeline:
         number = min(fitting, key=lambda number: unknown.get(number, 0))
         landed = replace(moments[place], step=replace(launch, landed=number))
         order = [*moments[:place], landed, *moments[place + 1 :]]
-        if self._explains(order, place, wrong, launch.key):
+        if self._explains(order, place, launch.key):
             self._replay(order, place)
 
-    def _explains(self, order: Sequence[Moment], start: int, wrong: set[int], key: int) -> bool:
+    def _explains(self, order: Sequence[Moment], start: int, key: int) -> bool:
         """Whether an order, new from `start` on, explains the figures of `key`, and contradicts less than before."""
         if not self._fits(order, start, key):  # most don't, which a part of the steps shows
             return False
-        left = self._contradictions(order, start)
-        keys = {moment.step.key for moment in order[start:] if isinstance(moment.step, Launched)}
-        return len(left) < len(wrong & keys)
+        return len(self._contradictions(order, start)) < len(self._contradictions(list(self._moments), start))
 
     def _fits(self, order: Sequence[Moment], start: int, key: int) -> bool:
         """Whether an order explains the figures of `key`."""
