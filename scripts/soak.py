@@ -58,6 +58,7 @@ TURNS = 12  # of a conversation, before its client begins another
 REPLY = 16  # tokens
 LARGE = 2**17  # bytes of a body in mitmweb
 AT_REST = 32  # tasks of a proxy with nothing to do
+BATCH = 5_000  # short requests between two rests, in which objects are counted
 SETTLES = 30.0  # seconds at most for the last rows, and for connections that are being closed
 STREAMS_FOR = 600.0  # seconds
 LONG_RUN = 50_000  # requests from which on memory is judged
@@ -95,7 +96,7 @@ class Sample:
     wal: int  # bytes
     tasks: int  # of the proxy's event loop
     flows: int  # that are alive in the proxy
-    objects: int  # of Python in the proxy that came after its start
+    objects: int | None  # of Python in the proxy that came after its start; None: it is not at rest
 
 
 @dataclass
@@ -163,26 +164,27 @@ class Agents:
         self._name = name
         self._rng = random.Random(name)
         self._turns = 0
+        self.reply = ""  # to the last prompt
 
-    def prompt(self, reply: str) -> str:
+    def prompt(self) -> str:
         """The next one, behind the reply to the last."""
         life, turn = divmod(self._turns, TURNS)
         if turn == 0:
             self._write = Writer(life, f"client {self._name}", 1.0)
             self._said = Writer(self._rng.randrange(4), "preamble", 1.0).prose(150, 150)
-            reply = ""
+            self.reply = ""
         self._turns += 1
-        self._said += reply + self._write.prose(10, 30)
+        self._said += self.reply + self._write.prose(10, 30)
         return self._said
 
 
 async def streams(name: int, proxy: Proxy, seen: Seen, numbers: Iterator[int], until: float) -> None:
     """A client that streams, each time on a new connection."""
-    agents, reply = Agents(name), ""
+    agents = Agents(name)
     while time.monotonic() < until:
         number = next(numbers)
         try:
-            reply = await stream(proxy, number, agents.prompt(reply), seen)
+            agents.reply = await stream(proxy, number, agents.prompt(), seen)
         except (OSError, EOFError, ValueError) as error:
             seen.errors.append(f"request {number}: {error!r}")
         seen.done += 1
@@ -215,19 +217,18 @@ async def stream(proxy: Proxy, number: int, prompt: str, seen: Seen) -> str:
     return "".join(event["content"] for event in events)
 
 
-async def short(name: int, proxy: Proxy, seen: Seen, numbers: Iterator[int], note: str = "") -> None:
+async def short(agents: Agents, proxy: Proxy, seen: Seen, numbers: Iterator[int], note: str = "") -> None:
     """A client with short requests, `note` in each of them, on one connection."""
-    agents, reply = Agents(name), ""
     reader, writer = await connected(proxy)
     for number in numbers:
-        sent = {"prompt": agents.prompt(reply), "n_predict": 1, "ignore_eos": True, **({"note": note} if note else {})}
+        sent = {"prompt": agents.prompt(), "n_predict": 1, "ignore_eos": True, **({"note": note} if note else {})}
         try:
             send(writer, sent)
             head = await reader.readuntil(b"\r\n\r\n")
             length = LENGTH.search(head)
             if not head.startswith(b"HTTP/1.1 200") or length is None:
                 raise ValueError(head + await reader.read(2**12))
-            reply = json.loads(await reader.readexactly(int(length[1])))["content"]
+            agents.reply = json.loads(await reader.readexactly(int(length[1])))["content"]
             if CLOSE.search(head):  # llama-server takes 100 requests on a connection
                 writer.close()
                 reader, writer = await connected(proxy)
@@ -254,7 +255,7 @@ def sample(proxy: Proxy, seen: Seen, probe: Path, began: float) -> Sample:
     status = Path(f"/proc/{proxy.pid}/status").read_text(encoding="utf-8")
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     wal = proxy.db.with_name(f"{proxy.db.name}-wal")
-    inside = json.loads(probe.read_text(encoding="utf-8")) if probe.exists() else {"tasks": 0, "flows": 0, "objects": 0}
+    inside: dict[str, Any] = json.loads(probe.read_text(encoding="utf-8")) if probe.exists() else {}
     return Sample(
         seconds=time.monotonic() - began,
         requests=seen.done,
@@ -262,9 +263,9 @@ def sample(proxy: Proxy, seen: Seen, probe: Path, began: float) -> Sample:
         threads=int(fields["Threads"]),
         files=len(list(Path(f"/proc/{proxy.pid}/fd").iterdir())),
         wal=wal.stat().st_size if wal.exists() else 0,
-        tasks=inside["tasks"],
-        flows=inside["flows"],
-        objects=inside["objects"],
+        tasks=inside.get("tasks", 0),
+        flows=inside.get("flows", 0),
+        objects=inside.get("objects"),
     )
 
 
@@ -279,6 +280,15 @@ async def all_of(
         say(f"\r{title}: {samples[-1].requests:,} requests, {samples[-1].rss / 2**20:.0f} MiB  ")
     await asyncio.gather(*running)
     say("\n")
+
+
+async def at_rest(look: Callable[[], Sample], samples: list[Sample]) -> None:
+    """Wait until the proxy has nothing to do and its objects are counted; that sample is kept."""
+    until = time.monotonic() + SETTLES
+    samples.append(look())
+    while samples[-1].objects is None and time.monotonic() < until:
+        await asyncio.sleep(1.0)
+        samples.append(look())
 
 
 async def soak(clients: int, seconds: float, requests: int) -> Result:
@@ -306,9 +316,13 @@ async def soak(clients: int, seconds: float, requests: int) -> Result:
                 callers = [streams(each, proxy, result.seen, numbers, until) for each in range(clients)]
                 await all_of(callers, look, result.samples, "streams")
                 result.streamed = result.seen.done
-                left = iter(range(requests))
-                callers = [short(each, proxy, result.seen, left) for each in range(clients)]
-                await all_of(callers, look, result.samples, "short requests")
+                await at_rest(look, result.samples)
+                agents = [Agents(each) for each in range(clients)]
+                for begun in range(0, requests, BATCH):
+                    left = iter(range(begun, min(begun + BATCH, requests)))
+                    callers = [short(each, proxy, result.seen, left) for each in agents]
+                    await all_of(callers, look, result.samples, "short requests")
+                    await at_rest(look, result.samples)
                 settled = time.monotonic() + SETTLES
                 while time.monotonic() < settled and (result.rows < result.seen.done or look().tasks > AT_REST):
                     await asyncio.sleep(0.5)
@@ -322,7 +336,7 @@ async def soak(clients: int, seconds: float, requests: int) -> Result:
                 proxy = await asyncio.to_thread(inner.enter_context, there)
                 look = looking(proxy, result.web, Path(name) / "none", result)
                 left = iter(range(requests // 50))
-                callers = [short(each, proxy, result.web, left, "n" * LARGE) for each in range(clients)]
+                callers = [short(Agents(each), proxy, result.web, left, "n" * LARGE) for each in range(clients)]
                 await all_of(callers, look, result.listing, "mitmweb")
                 await asyncio.to_thread(inner.close)
     return result
@@ -337,12 +351,13 @@ def say(text: str) -> None:
         print(text, end="", file=sys.stderr, flush=True)
 
 
-def slope(samples: Sequence[Sample], what: Callable[[Sample], int]) -> float:
-    """By how much something grows for each request."""
-    requests = np.array([one.requests for one in samples], float)
-    if len(samples) < 2 or np.ptp(requests) == 0:
-        return 0.0
-    return float(np.polyfit(requests, [what(one) for one in samples], 1)[0])
+def slope(samples: Sequence[Sample], what: Callable[[Sample], int | None]) -> float:
+    """By how much something grows for each request, by the samples that know it."""
+    known = [(one.requests, value) for one in samples if (value := what(one)) is not None]
+    if len(known) < 2 or len(dict(known)) < 2:
+        return float("nan")
+    requests, values = np.array(known, float).T
+    return float(np.polyfit(requests, values, 1)[0])
 
 
 def report(result: Result) -> dict[str, Any]:
@@ -361,6 +376,7 @@ def report(result: Result) -> dict[str, Any]:
         "chunks": len(seen.added),
         "bytes_per_request": slope(short_ones, attrgetter("rss")),
         "objects_per_request": slope(short_ones, attrgetter("objects")),
+        "objects_at_rest": {one.requests: one.objects for one in short_ones if one.objects is not None},
         "over_requests": short_ones[-1].requests - short_ones[0].requests,
         "rss_mib": {"after_start": samples[0].rss / 2**20, "at_end": last.rss / 2**20},
         "wal_mib": max(one.wal for one in samples) / 2**20,

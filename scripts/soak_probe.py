@@ -1,11 +1,10 @@
-"""An addon beside toki, for soak.py: writes how many tasks, flows and other objects live in the proxy to the file
-`soak_probe`."""
+"""An addon beside toki, for soak.py: writes how many tasks, flows and, at rest, other objects live in the proxy to the
+file `soak_probe`."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import json
 from pathlib import Path
 
@@ -14,14 +13,15 @@ from mitmproxy.addonmanager import Loader
 from mitmproxy.http import HTTPFlow
 
 EVERY = 0.5  # seconds
-COLLECTED = 60  # of these between two counts of objects, before which what is garbage is collected: that takes a while
+AT_REST = 4  # of these without a flow: then nothing is counted that belongs to one, nor what waits for the collector
 
 
 class Probe:
     def __init__(self) -> None:
         self._flows: set[str] = set()
         self._task: asyncio.Task[None] | None = None
-        self._objects = 0
+        self._idle = 0
+        self._objects: int | None = None  # once the proxy is at rest
 
     def load(self, loader: Loader) -> None:
         loader.add_option("soak_probe", str, "", "Where the figures go.")
@@ -31,6 +31,7 @@ class Probe:
 
     def request(self, flow: HTTPFlow) -> None:
         self._flows.add(flow.id)
+        self._idle, self._objects = 0, None
 
     def response(self, flow: HTTPFlow) -> None:
         self._flows.discard(flow.id)
@@ -39,8 +40,9 @@ class Probe:
         self._flows.discard(flow.id)
 
     async def _write(self) -> None:
-        for turn in itertools.count():
-            if turn % COLLECTED == 0:
+        while True:
+            self._idle = 0 if self._flows else self._idle + 1
+            if self._idle == AT_REST:
                 gc.collect()
                 self._objects = len(gc.get_objects())
             self._tell()
