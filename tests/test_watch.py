@@ -394,17 +394,20 @@ async def test_a_server_that_closed_a_connection_is_looked_at_without_a_pause(
     assert len(bench.told(Restarted)) == (tasks[0] < 8)
 
 
-async def test_no_look_at_a_server_that_closed_a_connection_while_it_drops_a_prefill(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("hung_up", [True, False])
+async def test_while_a_server_drops_a_prefill_only_one_that_hung_up_is_looked_at(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, hung_up: bool
 ) -> None:
+    """It is most likely gone, and was replaced so fast that no other question is answered otherwise."""
     monkeypatch.setattr(module, "QUIET", 60.0)
-    monkeypatch.setattr(bench.backend, "hung_up", lambda: True)
+    monkeypatch.setattr(module, "AWAKE", 0.0)
+    monkeypatch.setattr(bench.backend, "hung_up", lambda: hung_up)
     bench.watch.arrived(GOOD)
     await until(lambda: bench.watch.known)
     bench.end(accepted=False, gone_in_prefill=True)
     bench.script.calls.clear()
     await bench.watch.roused(sent=False)
-    assert (bench.script.count("/props"), bench.script.count("/slots")) == (1, 0)
+    assert (bench.script.count("/props"), bench.script.count("/slots")) == (1, int(hung_up))
 
 
 async def test_a_fault_does_not_end_the_watch(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 Looking has a price. A dropped prefill is cancelled by the server only after a second without any result sent to
 anyone, a look included, so looks are more than a second apart, and none is taken for 1.2 s after a client left in
-prefill. A look wakes a sleeping server, so none is taken while nothing is in flight.
+prefill, unless the server hung up. A look wakes a sleeping server, so none is taken while nothing is in flight.
 """
 
 from __future__ import annotations
@@ -179,15 +179,16 @@ class Watch:
             return
         if props.is_sleeping:
             self.doubt(certain=True)
-        elif not props.router and await self._was_replaced(props):
+        elif not props.router and await self._was_replaced(props, hung_up):
             self.doubt(certain=True)
             with contextlib.suppress(ServerError):  # it is asked again while the request runs
                 await self._learn()
 
-    async def _was_replaced(self, props: Props) -> bool:
+    async def _was_replaced(self, props: Props, hung_up: bool) -> bool:
         if _facts(props) != self._facts:
             return True
-        looked = await self._look() if time.monotonic() >= self._quiet_until else None
+        # One that hung up is most likely gone, and with it the prefill for whose end no look is taken.
+        looked = await self._look() if hung_up or time.monotonic() >= self._quiet_until else None
         return looked is not None and self._is_another(looked)
 
     def look_soon(self) -> None:
