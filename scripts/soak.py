@@ -354,7 +354,7 @@ def say(text: str) -> None:
 def slope(samples: Sequence[Sample], what: Callable[[Sample], int | None]) -> float:
     """By how much something grows for each request, by the samples that know it."""
     known = [(one.requests, value) for one in samples if (value := what(one)) is not None]
-    if len(known) < 2 or len(dict(known)) < 2:
+    if len(dict(known)) < 2:
         return float("nan")
     requests, values = np.array(known, float).T
     return float(np.polyfit(requests, values, 1)[0])

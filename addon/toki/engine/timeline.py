@@ -220,7 +220,7 @@ class Timeline:
         taken, unless it contradicts more of what was measured. Where there is none, or none is to be looked for
         (`reorder`), the request is at least put on the slot that alone explains its figures.
 
-        Where many are at work such a search takes most of the time, and one of twelve finds anything; so after several
+        Where many are at work such a search takes half of the time, and one of sixteen finds anything; so after several
         in vain it is made seldom, until one finds something.
         """
         keys = {moment.step.key for moment in self._moments if isinstance(moment.step, Launched)}
