@@ -451,15 +451,21 @@ def test_the_models_that_a_server_of_servers_has_up() -> None:
 
     with wire(answer) as server, backend(server.url) as made:
         assert made.running(AUTH, TIMEOUT) == {"a b": ("llama-server", "-np", "2"), "c": ()}
-        ready, starting = made.behind("a b"), made.behind("d")
+        awaited: list[str] = []
+        ready, starting = made.behind("a b", lambda: awaited), made.behind("d", lambda: awaited)
         assert ready.arguments(AUTH, TIMEOUT, "any") == ("llama-server", "-np", "2")
         assert ready.slots(AUTH, TIMEOUT) == ()
         with pytest.raises(ServerError, match="the model is not loaded") as caught:
             starting.slots(AUTH, TIMEOUT)
+        awaited += ["a b", "c"]  # both up: neither takes the place of the other
+        assert ready.slots(AUTH, TIMEOUT) == ()
+        awaited += ["d"]
+        with pytest.raises(ServerError, match="another model is being loaded"):
+            ready.slots(AUTH, TIMEOUT)
         for each in (ready, starting):
             each.close()
     assert caught.value.status == 400
-    assert [path for path in asked if path != "/running"] == ["/upstream/a%20b/slots"]
+    assert [path for path in asked if path != "/running"] == 2 * ["/upstream/a%20b/slots"]
 
 
 @pytest.mark.parametrize("verify", [True, False, "/authorities.pem"])
@@ -475,7 +481,7 @@ def test_certificates_count_for_what_stands_behind_a_server_of_servers_too(
     monkeypatch.setattr("requests.adapters.HTTPAdapter.send", send)
     made = LlamaServerBackend("https://server", verify=verify)
     monkeypatch.setattr(made, "running", lambda *_: {"a": ()})
-    for one in (made, made.behind("a")):
+    for one in (made, made.behind("a", list)):
         with pytest.raises(ServerError):
             one.slots(AUTH, TIMEOUT)
         one.close()

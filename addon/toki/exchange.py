@@ -156,6 +156,8 @@ class Exchange:
                 if held:
                     with upstream.reading(len(self.content)):
                         await self._go.wait()
+                elif upstream.watch.router:  # it is for the slots of the model that its body names
+                    await self._parsed.wait()
         except TimeoutError:
             self._complain("deadline", "look-ups took longer than toki_deadline_ms allows, a request passes as it came")
         if self._study is None:
@@ -356,6 +358,7 @@ class Exchange:
         if self._released is None:
             self._body = body
             self._upstream = upstream = upstream.serving(name)
+            upstream.wanted(self.key)
         self._ask = _ask(question, self._owner)
         self._parsed.set()
         if not upstream.looks_up:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -168,9 +170,12 @@ class LlamaServerBackend:
         up = [entry for entry in entries if isinstance(entry, dict) and entry.get("state") == "ready"]
         return {entry["model"]: _words(entry.get("cmd")) for entry in up if isinstance(entry.get("model"), str)}
 
-    def behind(self, model: str) -> LlamaServerBackend:
-        """One model's own llama-server behind a server of servers, which loads a model for any call that names it."""
-        return _Behind(self, f"{self._base}/upstream/{quote(model)}", model)
+    def behind(self, model: str, awaited: Callable[[], Collection[str]]) -> LlamaServerBackend:
+        """One model's own llama-server behind a server of servers, which loads a model for any call that names it.
+
+        `awaited`: the models that clients wait for now; called in worker threads.
+        """
+        return _Behind(self, f"{self._base}/upstream/{quote(model)}", model, awaited)
 
     def greeting(self, path: str, auth: Auth, timeout: float, model: str = "") -> tuple[int, Mapping[str, str]]:
         """Status and headers (their names in any case) of a GET whose body does not matter."""
@@ -388,22 +393,33 @@ def _address(url: str, query: tuple[tuple[str, str], ...]) -> str:
 
 
 class _Behind(LlamaServerBackend):
-    """A llama-server behind a server of servers. A call fails, as it does on a router, where its model is not up.
+    """A llama-server behind a server of servers. A call fails, as it does on a router, where its model is not up, or
+    where a client waits for another one that is not: that may be taking this one's place, and the call would bring it
+    back.
 
-    Between the look at what runs and the call another client could have the model swapped out: then the call loads it.
+    Between the look at what runs and the call a client that does not go through toki could have the model swapped out:
+    then the call loads it.
     """
 
-    def __init__(self, servers: LlamaServerBackend, base_url: str, model: str) -> None:
+    def __init__(
+        self, servers: LlamaServerBackend, base_url: str, model: str, awaited: Callable[[], Collection[str]]
+    ) -> None:
         super().__init__(base_url, servers._embed, servers._verify)
         self._servers = servers
         self._model = model
+        self._awaited = awaited
 
     def arguments(self, auth: Auth, timeout: float, model: str) -> tuple[str, ...]:
         return self._servers.running(auth, timeout).get(self._model, ())
 
     def _admit(self, name: str, base: str, auth: Auth, deadline: float) -> None:
-        if base == self._base and self._model not in self._servers.running(auth, deadline - monotonic()):
+        if base != self._base:
+            return
+        running = self._servers.running(auth, deadline - monotonic())
+        if self._model not in running:
             raise ServerError(f"{name}: the model is not loaded", 400)
+        if not running.keys() >= set(self._awaited()):
+            raise ServerError(f"{name}: another model is being loaded")
 
 
 class _Broken(ServerError):

@@ -26,6 +26,7 @@ from toki.engine.embedding import embed_prefix
 from toki.engine.events import Action
 from toki.engine.events import Answered
 from toki.engine.events import Arrived
+from toki.engine.events import Began
 from toki.engine.events import Decision
 from toki.engine.events import Event
 from toki.engine.events import Gone
@@ -126,6 +127,7 @@ class Upstream:
         self._over: dict[int, Measured] = {}  # those of them that ended: what was measured
         self._orphans: set[int] = set()  # those of them that no engine knows
         self._models: dict[str, Upstream] = {}
+        self._awaited: set[int] = set()  # behind a router, the keys of requests whose answers have not begun
         self._served = ""  # the model that was used last
         self._names: dict[str, str] = {}  # what a router calls its models, by what clients call them
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -165,10 +167,10 @@ class Upstream:
             return self
         if model not in self._models:
             if len(self._models) >= MOST_MODELS:  # names that clients made up, most likely
-                unused = [name for name, upstream in self._models.items() if not upstream._open]
+                unused = [name for name, upstream in self._models.items() if not (upstream._open or upstream._awaited)]
                 for name in unused[: len(unused) // 2]:
                     del self._models[name]
-            backend = self.backend.behind(model) if self.watch.swaps else self.backend
+            backend = self.backend.behind(model, self._awaited_models) if self.watch.swaps else self.backend
             self._models[model] = Upstream(
                 self._url, backend, self.settings, self._put, self._executor, self.complaints, model, self._log
             )
@@ -176,6 +178,14 @@ class Upstream:
             self._served = model
             self._models[model].watch.suspect()
         return self._models[model]
+
+    def wanted(self, key: int) -> None:
+        """A request comes for this model: until its answer begins, the model may have to be loaded first."""
+        self._awaited.add(key)
+
+    def _awaited_models(self) -> list[str]:
+        """A router's models that requests wait for; in any thread."""
+        return [name for name, upstream in list(self._models.items()) if upstream._awaited]
 
     def forget(self) -> None:
         """What slots hold is not what was believed any more; the server itself is the same."""
@@ -338,6 +348,8 @@ class Upstream:
     def _handle(self, event: Event) -> Decision | Prime | Wait | None:
         """Run the engine's commands; the decision among them."""
         self._stirred.set()
+        if isinstance(event, Began | Answered | Gone):
+            self._awaited.discard(event.key)
         if isinstance(event, Answered | Gone) and event.key in self._open:
             self._over[event.key] = event.measured
             if event.key in self._orphans:

@@ -38,7 +38,12 @@ class Swap:
     """Runs one llama-server at a time: that of the model which was asked for last, by a body or by its path.
 
     `loads`: the models in the order of their starts. `asked`: the paths below /upstream, which no client here uses.
+    `late`: seconds after which it tells what was up when it was asked. A model takes `leaving` seconds to go: it is
+    listed meanwhile, and what asks for it brings it back.
     """
+
+    late = 0.0
+    leaving = 0.0
 
     def __init__(self) -> None:
         self.loads: list[str] = []
@@ -51,6 +56,7 @@ class Swap:
         if path == "/running":
             command = " ".join(["llama-server", *FLAGS.argv()])
             up = [{"model": self._model, "state": "ready", "cmd": command}] if self._server else []
+            time.sleep(self.late)
             return 200, json.dumps({"running": up}).encode()
         if path == "/v1/models":
             return 200, json.dumps({"data": [{"id": name, "object": "model"} for name in ("alpha", "beta")]}).encode()
@@ -68,6 +74,7 @@ class Swap:
             return 400, b"could not find real modelID"
         with self._lock:
             if model != self._model:
+                time.sleep(self.leaving)
                 self.stop()
                 self.loads.append(model)
                 self._server, self._model = start(tiny_model(), FLAGS), model
@@ -100,10 +107,14 @@ def swap() -> Iterator[tuple[Swap, int]]:
         swap.stop()
 
 
-def serve(proxy: Mitmdump, model: str) -> dict[str, Any]:
-    before = len(proxy.rows("id"))
+def send(proxy: Mitmdump, model: str) -> None:
     sent = {"prompt": PROMPT, "n_predict": 2, "temperature": 0, "model": model}
     ask(proxy.port, request("/completion", json.dumps(sent).encode()))
+
+
+def serve(proxy: Mitmdump, model: str) -> dict[str, Any]:
+    before = len(proxy.rows("id"))
+    send(proxy, model)
     until(lambda: len(proxy.rows("id")) > before)
     return proxy.rows()[before]
 
@@ -131,3 +142,17 @@ def test_each_model_is_kept_apart_and_none_is_loaded_by_a_question(swap: tuple[S
         assert (row["status"], row["reused"], row["predicted"]) == (200, 0, None)
         assert servers.loads == ["alpha", "beta", "alpha", "alpha"]
         assert "Traceback" not in proxy.log
+
+
+def test_what_is_asked_of_a_model_does_not_bring_it_back_in_place_of_the_next(
+    swap: tuple[Swap, int], tmp_path: Path
+) -> None:
+    servers, port = swap
+    with mitmdump(port, tmp_path / "proxy", toki_mode="observe") as proxy:
+        until(lambda: serve(proxy, "alpha")["predicted"] is not None)
+        servers.late, servers.leaving = 0.3, 1.0
+        send(proxy, "alpha")  # toki has still to read it, and its reply
+        serve(proxy, "beta")
+        time.sleep(servers.leaving + AWAKE)
+        assert servers.loads == ["alpha", "beta"]
+        assert "another model is being loaded" in proxy.log
