@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,9 +20,9 @@ DOCUMENT = " ".join(f"line {n} of the document says {n * n % 997}" for n in rang
 OPTIONS = {"toki_deadline_ms": "10000"}  # a busy machine must not make it pass them unread
 
 
-def ask(url: str, number: int, stream: bool) -> int:
+def ask(url: str, number: int, stream: bool, question: str = "Question") -> int:
     """One question; the status of its answer."""
-    messages = [{"role": "system", "content": DOCUMENT}, {"role": "user", "content": f"Question {number}: what?"}]
+    messages = [{"role": "system", "content": DOCUMENT}, {"role": "user", "content": f"{question} {number}: what?"}]
     body: dict[str, Any] = {"messages": messages, "max_tokens": 8, "temperature": 0, "stream": stream}
     with requests.Session() as session:
         session.trust_env = False
@@ -50,3 +51,17 @@ def test_a_document_is_evaluated_once(fresh_llama: Llama, build: Build, flags: d
     assert sum(row["evaluated"] for row in rows) < 0.1 * whole
     assert all(row["predicted"] == row["reused"] >= 0.9 * whole for row in rows)
     assert evaluated_tokens(server.url) < 1.1 * whole  # primers included: the server alone evaluates it four times
+
+
+def test_a_sliding_window_can_be_gone_back_to_behind_a_fork(fresh_llama: Llama) -> None:
+    """Copies from the RAM cache hold but the window before their end, and this build thins checkpoints out."""
+    server = fresh_llama("tiny-window", "skulk", n_parallel=4, metrics=True)
+    with mitmdump(server.url, options=OPTIONS) as proxy, ThreadPoolExecutor(4) as pool:
+        for question in ("Please tell me what the whole text says of number", "So"):
+            asked = pool.map(partial(ask, proxy.url, stream=False, question=question), range(1, 5))
+            assert list(asked) == [200] * 4
+        rows = rows_of(proxy.db, 8)
+    whole = rows[0]["prompt_tokens"]
+    assert [row["action"] for row in rows[:4]] == ["forked"] * 4
+    assert all(row["reused"] >= 0.9 * whole for row in rows)
+    assert evaluated_tokens(server.url) < 1.5 * whole

@@ -136,6 +136,8 @@ class Forks:
         others = {key: held for key, held in gathered if knowledge.contents.alike(held, prompt)}
         head, near = fork.kin(knowledge.contents, prompt, others)
         head = min(head, *knowledge.contents.images(prompt.place)[:1], prompt.length)  # a primer can't hold images
+        if belief.rules.window is not None and belief.rules.window.thins:
+            head -= fork.STEP_BACK
         if not near or head < fork.LEAST:
             return None
         members = [flight, *(self._waiters[key].flight for key in near)]
