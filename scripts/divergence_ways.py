@@ -52,6 +52,7 @@ WAYS = {  # what tells most comes first
 LENGTHS = {"json": 32, "tools": 32}  # tokens of an answer; an object must have the room to end
 LENGTH = 16
 N_CTX = 8192
+ERROR = "error"  # the finish of an answer that is the server's error
 TIMEOUT = 600.0  # seconds for one answer
 UNHURRIED = "10000"  # ms for toki's look-ups: a busy machine must not make it pass a request unread
 
@@ -117,7 +118,7 @@ def with_actions(answers: Sequence[Answer], rows: Sequence[dict[str, Any]]) -> l
     left = list(rows)
     found = []
     for answer in answers:
-        figures = answer.reused, answer.evaluated
+        figures = (None, None) if answer.finish == ERROR else (answer.reused, answer.evaluated)
         place = next((n for n, row in enumerate(left) if (row["reused"], row["evaluated"]) == figures), None)
         if place is None:
             raise ValueError(f"{answer.prompt}: no row with {figures[0]} reused and {figures[1]} evaluated tokens")
@@ -158,6 +159,8 @@ def _restored(
 
 def _ask(session: requests.Session, url: str, one: Pass, prompt: Prompt) -> Answer:
     reply = session.post(f"{url}/v1/chat/completions", data=body(one, prompt), timeout=TIMEOUT)
+    if reply.status_code == 500:  # a tool call that the server could not read: what was sampled is an answer too
+        return failed(prompt, reply.json())
     reply.raise_for_status()
     return answer_of(prompt, reply.json())
 
@@ -179,6 +182,11 @@ def body(one: Pass, prompt: Prompt) -> bytes:
     if one.way == "restore":
         asked["id_slot"] = 0
     return json.dumps(asked, ensure_ascii=False).encode()
+
+
+def failed(prompt: Prompt, reply: dict[str, Any]) -> Answer:
+    """The answer of a server that generated what it then could not parse: its message, and no figures."""
+    return Answer(prompt.name, prompt.kind, str(reply["error"]["message"]), ERROR, reused=0, evaluated=0, tokens=())
 
 
 def answer_of(prompt: Prompt, reply: dict[str, Any]) -> Answer:

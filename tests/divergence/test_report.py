@@ -24,6 +24,7 @@ from divergence_ways import Answer
 from divergence_ways import Pass
 from divergence_ways import answer_of
 from divergence_ways import body
+from divergence_ways import failed
 from divergence_ways import with_actions
 from toki.divergence.meaning import deterministic
 
@@ -171,6 +172,16 @@ def test_an_answer_gets_the_action_of_its_row() -> None:
     assert [one.action for one in with_actions(answers, rows)] == ["pinned", "swapped", "passed"]
     with pytest.raises(ValueError, match="2: no row with 5 reused and 9 evaluated tokens"):
         with_actions(answers, rows[::2])
+
+
+def test_a_servers_error_is_an_answer_without_figures() -> None:
+    broken = failed(prompts(0)[0], {"error": {"code": 500, "message": "Failed to parse input", "type": "server_error"}})
+    assert (broken.text, broken.finish) == ("Failed to parse input", "error")
+    rows: list[dict[str, Any]] = [
+        {"reused": 0, "evaluated": 0, "action": "swapped"},
+        {"reused": None, "evaluated": None, "action": "pinned"},
+    ]
+    assert [one.action for one in with_actions([broken], rows)] == ["pinned"]
 
 
 def test_files_are_read_in_their_order(tmp_path: Path) -> None:

@@ -182,7 +182,8 @@ def test_no_server_hears_of_it_and_no_row_is_left(shown: Shown) -> None:
 
 
 def test_prompts_below_its_path_go_to_the_server(shown: Shown) -> None:
-    answer = ask(shown.proxy.port, request("/toki/v1/chat/completions", b"{}"))
+    # Without a body: one that comes after the server has answered and closed would have it reset the connection.
+    answer = ask(shown.proxy.port, request("/toki/v1/chat/completions"))
     assert answer.first.split(" ")[1] == "404", "the server's own answer: it has no such prefix"
     assert any(b"POST /toki/v1/chat/completions" in passed.up for passed in shown.relay.passed)
 

@@ -525,16 +525,17 @@ def test_another_paths_answer_without_much_in_it(
             read_until(upstream, b"\r\n\r\n")
 
 
-@pytest.mark.parametrize("path", ["/upload", "/completion"])
+@pytest.mark.parametrize("path", ["/tokenize", "/completion"])
 def test_expect_100_continue(proxy: Mitmdump, path: str) -> None:
-    sent = body({"prompt": "expected", "n_predict": 1})
+    # Both read the body. A path that llama-server does not have is answered and closed before it came.
+    sent = body({"content": "expected", "prompt": "expected", "n_predict": 1})
     with Client(proxy.port) as client:
         head, _, _ = request(path, sent, headers="Expect: 100-continue\r\n").partition(b"\r\n\r\n")
         client.send(head + b"\r\n\r\n")
         client.receive_until(b"HTTP/1.1 100 Continue\r\n\r\n")
         client.forget()
         client.send(sent)
-        assert client.answer().first.split(" ")[1] == ("200" if path == "/completion" else "404")
+        assert client.answer().first.split(" ")[1] == "200"
 
 
 def test_websockets_pass(origin: socket.socket, passing: Mitmdump) -> None:
