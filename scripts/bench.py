@@ -1,5 +1,6 @@
 """How much is evaluated, and how long does it take? Seeded traffic to real servers, each run on a fresh one, for the
-server alone, toki (auto and pin) and callo, beside the lower bound: a server with an endless cache.
+server alone, mitmdump without toki, toki (auto and pin) and callo, beside the lower bound: a server with an endless
+cache.
 
     make bench [SEEDS=1,2]          everything; many hours: see --list, the options that narrow it, and --resume
     make bench-quick                a first look, under two minutes

@@ -46,7 +46,7 @@ LIMIT_S = {
     "SmolLM2": 1800.0,
     "Gemma 3": 1800.0,
 }  # for one run: many times what it should take
-SIDES = ("alone", "auto", "pin", "callo")
+SIDES = ("alone", "mitmdump", "auto", "pin", "callo")
 SHAPES: tuple[Form, ...] = ("chat", "messages", "responses", "completion")
 RANDOM = "mixed"  # hang-ups and several answers: no bound, and no two plays of it are quite the same
 EVERY = tuple(SCENARIOS)

@@ -28,8 +28,14 @@ from benchmark.summary import summed
 from benchmark.summary import times_bound
 from benchmark.summary import wall
 
-COLOURS = {"alone": "#8c8c8c", "auto": "#1f77b4", "pin": "#ff7f0e", "callo": "#9467bd"}
-NAMES = {"alone": "server alone", "auto": "toki auto", "pin": "toki pin", "callo": "callo 0.3.1"}
+COLOURS = {"alone": "#8c8c8c", "mitmdump": "#bcbd22", "auto": "#1f77b4", "pin": "#ff7f0e", "callo": "#9467bd"}
+NAMES = {
+    "alone": "server alone",
+    "mitmdump": "mitmdump without toki",
+    "auto": "toki auto",
+    "pin": "toki pin",
+    "callo": "callo 0.3.1",
+}
 
 
 def plots(results: Results, stem: Path) -> list[Path]:

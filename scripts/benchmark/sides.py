@@ -1,4 +1,7 @@
-"""What stands between the clients and the server: nothing, toki, or callo in a virtual environment of its own."""
+"""What stands between the clients and the server: nothing, mitmdump without toki, toki, or callo.
+
+callo has a virtual environment of its own.
+"""
 
 from __future__ import annotations
 
@@ -78,6 +81,9 @@ def side(name: str, server: LlamaServer, model: Path) -> Iterator[Side]:
     match name:
         case "alone":
             yield Side(server.url, lambda _: {})
+        case "mitmdump":
+            with mitmdump(server.url, script=None) as proxy:
+                yield Side(proxy.url, lambda _: {})
         case "callo":
             with _callo(server, model) as url:
                 yield Side(url, lambda _: {})

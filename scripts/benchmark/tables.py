@@ -24,7 +24,7 @@ from benchmark.summary import times_bound
 from benchmark.summary import wall
 
 HEAD = (
-    f"{'':24} {'side':6} {'evaluated: mean':>15} {'median':>9} {'worst':>9} {'x bound':>8} {'x alone':>8} {'worst':>6}"
+    f"{'':24} {'side':8} {'evaluated: mean':>15} {'median':>9} {'worst':>9} {'x bound':>8} {'x alone':>8} {'worst':>6}"
     f" {'wall s':>8} {'x alone':>8} {'first p50':>10} {'p95 ms':>8}  steered"
 )
 LEGEND = f"""\
@@ -65,7 +65,7 @@ def tables(results: Results) -> Iterator[str]:
 
 def _scenario(runs: Sequence[Run]) -> Iterator[str]:
     title = runs[0].cell.scenario
-    yield f"{title:24} bound  {statistics.fmean(run.bound for run in runs):15,.0f}"
+    yield f"{title:24} bound    {statistics.fmean(run.bound for run in runs):15,.0f}"
     for side in SIDES:
         of_side = [run for run in runs if run.side == side]
         if not of_side:
@@ -76,7 +76,7 @@ def _scenario(runs: Sequence[Run]) -> Iterator[str]:
         steered = _steered(of_side)
         failed = sum(run.failed for run in of_side)
         yield (
-            f"{'':24} {side:6} {statistics.fmean(tokens):15,.0f} {statistics.median(tokens):9,.0f} {max(tokens):9,}"
+            f"{'':24} {side:8} {statistics.fmean(tokens):15,.0f} {statistics.median(tokens):9,.0f} {max(tokens):9,}"
             f" {_ratio(share):>8} {_against_alone(pairs)} {_mean(of_side, wall, 1):>8} {_median(pairs, wall):>8}"
             f" {_mean(of_side, first_p50, 1000):>10} {_mean(of_side, first_p95, 1000):>8}  {steered}"
             f"{f'  {failed} FAILED' if failed else ''}{_loss(pairs) if side != 'alone' else ''}"
@@ -89,7 +89,7 @@ def _sums(runs: Sequence[Run]) -> Iterator[str]:
         if of_side:
             pairs = paired(runs, side)
             yield (
-                f"{'all together' if side == 'alone' else '':24} {side:6} {'':15} {'':9} {'':9}"
+                f"{'all together' if side == 'alone' else '':24} {side:8} {'':15} {'':9} {'':9}"
                 f" {_ratio(times_bound(of_side)):>8} {_ratio(summed(pairs, evaluated)):>8} {'':6} {'':8}"
                 f" {_ratio(summed(pairs, wall)):>8} {_ratio(summed(pairs, first_p50)):>10}"
                 f" {_ratio(summed(pairs, first_p95)):>8}"
