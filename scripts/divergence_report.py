@@ -28,6 +28,7 @@ Side = tuple[str, int]  # a way, and which of its two passes
 ALONE = {way: way.replace("toki", "alone") for way in WAYS if way.startswith("toki")}
 SIDES: Sequence[tuple[Side, Side]] = (
     *((("fresh", 1), (way, 1)) for way in WAYS if way != "fresh"),
+    *((("fresh", 1), (way, 2)) for way in WAYS if way.endswith("-4")),  # no two passes at once are alike
     *(((alone, 1), (toki, 1)) for toki, alone in ALONE.items()),
     *(((way, 1), (way, 2)) for way in WAYS),
 )
@@ -35,7 +36,7 @@ CONSTRAINED = ("json", "tools")  # kinds of prompts whose answers follow a gramm
 NEAR_TIE = 0.1  # of log-probability between the best two tokens: 10 % in probability
 Kept = dict[str, Any]  # a file of answers
 LEGEND = f"""\
-*: only the requests that toki steered. (again): a second pass beside the first, the noise floor.
+*: only the requests that toki steered. (again): a second pass; beside the first it is the noise floor.
 first: the first token that differs; margin: by how much the best token led there in log-probability (near ties: by less
 than {NEAR_TIE}); shift: by how much the log-probability of the very first token differs where it is the same. Medians.
 reused: share of prompt tokens."""
