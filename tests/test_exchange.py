@@ -100,7 +100,7 @@ class Engine:
         self.unread: set[int] = set()
         self.late: dict[int, Record] = {}  # of requests that ended before they were read
 
-    def lets_go_on(self, key: int) -> bool:
+    def lets_go_on(self, key: int, at: float) -> bool:
         return key in self.gone_on
 
     def crowded(self, held: int) -> bool:

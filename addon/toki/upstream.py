@@ -265,7 +265,7 @@ class Upstream:
 
     def lets_go_on(self, earlier: int) -> bool:
         """Whether a request that goes on where an earlier one ended needs no decision for that."""
-        return self._engine.lets_go_on(earlier)
+        return self._engine.lets_go_on(earlier, time.monotonic())
 
     def answered(self, key: int, turn: Turn, earlier: int | None) -> None:
         """A request, which goes on where an `earlier` one ended if there is one, has got its whole answer."""

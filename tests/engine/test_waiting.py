@@ -34,7 +34,7 @@ def busy(mode: Mode = Mode.AUTO, flags: Flags = FLAGS) -> tuple[Stage, int]:
     for n in range(6):
         stage.serve([900 + n] * 80, [n] * 3)
     stage.knowledge.prices = Prices(evaluate=0.5)
-    stage.knowledge.pace = Pace(100.0)
+    stage.knowledge.pace = Pace((100.0,))
     stage.serve(BIG[:2900], [1])
     key = stage.arrive(BIG, [7])
     stage.reach(0)
@@ -82,13 +82,21 @@ def test_it_waits_no_longer_than_the_prefill_that_it_saves() -> None:
 def test_a_lever_that_disappoints_is_dropped() -> None:
     stage, _ = busy()
     for n in range(2):
+        stage.knowledge.pace = Pace((1000 * stage.now + 100,))  # again and again it seems to be about to end
         side = stage.arrive([*SIDE, n], [1])
         stage.now = stage.waits[side]
         stage.again(side)
+    stage.knowledge.pace = Pace((1000 * stage.now + 100,))
     assert stage.arrive([*SIDE, 5], [1]) not in stage.held
 
 
-@pytest.mark.parametrize("pace", [Pace(), Pace(5000.0)])
+def test_one_that_has_outlasted_all_others_is_not_about_to_end() -> None:
+    stage, _ = busy()
+    stage.now += 3
+    assert stage.arrive(SIDE, [1]) not in stage.held
+
+
+@pytest.mark.parametrize("pace", [Pace(), Pace((5000.0,))])
 def test_it_does_not_wait_for_long_answers_or_unknown_ones(pace: Pace) -> None:
     stage, _ = busy()
     stage.knowledge.pace = pace
@@ -143,20 +151,22 @@ def test_the_one_that_saves_most_time_is_waited_for() -> None:
     wish = Wish(9, held(contents, SIDE))
     prices = Prices(evaluate=0.5)
     running = [Running(1, 0, 500), Running(2, 1400, 1500)]
-    assert waiting.delay(shadow, wish, running, Pace(50), prices) == Delay(2, 3000, 1500)
-    assert waiting.delay(shadow, wish, running[:1], Pace(50), prices) is None  # its own prefill takes too long
+    assert waiting.delay(shadow, wish, running, Pace((50.0,)), prices) == Delay(2, 3000, 1500)
+    assert waiting.delay(shadow, wish, running[:1], Pace((50.0,)), prices) is None  # its own prefill takes too long
     assert waiting.delay(shadow, wish, running, Pace(), prices) is None
-    assert waiting.delay(shadow, wish, running, Pace(50), Prices()) is None
+    assert waiting.delay(shadow, wish, running, Pace((50.0,)), Prices()) is None
     for key in (3, 4):
         shadow.launch(Wish(key, held(contents, [key] * 9)))
-    assert waiting.delay(shadow, wish, running, Pace(50), prices) is None  # no slot is free
+    assert waiting.delay(shadow, wish, running, Pace((50.0,)), prices) is None  # no slot is free
 
 
-def test_the_pace_is_a_running_mean() -> None:
-    pace = Pace().after(100)
-    assert pace.answer == 100
-    assert pace.after(200).answer == pytest.approx(120)
-    assert Pace().after(-5).answer == 0
+def test_what_is_left_of_an_answer_is_what_older_ones_took_from_there() -> None:
+    pace = Pace().after(100).after(200).after(-5)
+    assert list(pace.answers) == [100, 200, 0]
+    assert [pace.left(age) for age in (0, 120, 200, 230)] == [150, 80, 0, 30]
+    for _ in range(2 * waiting.KNOWN):
+        pace = pace.after(7)
+    assert pace == Pace((7,) * waiting.KNOWN)
 
 
 # --- one that is about to end ---
@@ -179,7 +189,7 @@ def about_to_end(pace: float = 30.0, evaluate: float = 0.5) -> tuple[Stage, int]
     assert ONE in stage.server.ram
     assert OTHER in stage.server.ram
     stage.knowledge.prices = Prices(evaluate=evaluate)
-    stage.knowledge.pace = Pace(pace)
+    stage.knowledge.pace = Pace((pace,))
     key = stage.arrive([*ONE, 7], [1])
     stage.reach(0)
     stage.headers(0)
@@ -214,7 +224,27 @@ def test_such_a_wait_is_one_moment_and_no_fault_of_the_lever() -> None:
     assert Action.WAITED not in stage.knowledge.levers.score
 
 
-@pytest.mark.parametrize(("pace", "evaluate"), [(waiting.MOMENT + 1, 0.5), (30.0, 0.01)])
+def test_little_at_stake_is_waited_for_where_it_is_surely_lost() -> None:
+    stage, _ = about_to_end(waiting.LAUNCH, 0.01)
+    assert stage.arrive([*OTHER, 8], [1]) in stage.held
+
+
+def test_behind_the_end_it_waits_for_the_next_such_one_but_no_longer_in_all() -> None:
+    stage, first = about_to_end()
+    key = stage.arrive([*OTHER, 8], [1])
+    until = stage.waits[key]
+    stage.finish()
+    assert first not in stage.exchanges
+    second = stage.arrive([*ONE, 7, 7], [1])  # overtakes it
+    stage.reach(0)
+    stage.headers(0)
+    assert second in stage.exchanges
+    stage.again(key)
+    assert key in stage.held
+    assert stage.waits[key] == until
+
+
+@pytest.mark.parametrize(("pace", "evaluate"), [(3 * waiting.MOMENT, 0.5), (100.0, 0.01)])
 def test_it_goes_at_once_where_the_end_is_far_or_little_is_at_stake(pace: float, evaluate: float) -> None:
     stage, _ = about_to_end(pace, evaluate)
     assert stage.arrive([*OTHER, 8], [1]) not in stage.held

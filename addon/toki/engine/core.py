@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
+from toki.engine import waiting
 from toki.engine.course import Course
 from toki.engine.decider import Decider
 from toki.engine.events import Action
@@ -90,17 +91,34 @@ class Engine:
         risky = self.belief is not None and self.belief.rules.risky_pins
         return self._flights.steered_at if risky else -inf
 
-    def lets_go_on(self, key: int) -> bool:
+    def lets_go_on(self, key: int, at: float) -> bool:
         """Whether a request that goes on where the request `key` ended needs no decision: its slot holds all of that
         still, the server chooses by itself what a prompt shares most with, and nothing is dropped for it."""
         belief = self.belief
-        if self._mode is not Mode.AUTO or belief is None or not 0 < belief.rules.sps <= MOST_SPS or self._waiters:
+        if self._mode is not Mode.AUTO or belief is None or not 0 < belief.rules.sps <= MOST_SPS:
             return False
-        if not belief.rules.clears and not belief.base.roomy:
+        if belief.rules.clears and self._found_anyway(key, at):
+            return True
+        if self._waiters or (not belief.rules.clears and not belief.base.roomy):
             return False
         if key == self._flights.latest and not self._flights.running:  # whether it is read or not
             return True
         return not self._flights.unplaced and self._course.stands(key)
+
+    def _found_anyway(self, key: int, at: float) -> bool:
+        """Whether a server whose launches empty the idle slots into its RAM cache finds what the request `key` left,
+        whatever is on its way to it.
+
+        Where none was released since, that is in its slot, or a launch has put it into RAM. Then it is found as well if
+        no other slot draws the request that goes on: one that holds what ended since, or is about to end.
+        """
+        flights, pace = self._flights, self._knowledge.pace
+        if key in flights.ended:
+            return True
+        if flights.ended or flights.priming is not None or flights.latest not in flights or not pace.answers:
+            return False
+        running = [self._knowledge.running(one, at) for one in flights if one.ended is None]
+        return all(waiting.left(one, pace) > waiting.LAUNCH for one in running)
 
     @property
     def should_wait(self) -> bool:

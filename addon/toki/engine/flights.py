@@ -126,6 +126,7 @@ class Flights:
         self._by_key: dict[int, Flight] = {}
         self._steps: deque[Step] = deque()
         self.latest: int | None = None  # the request that was released last
+        self.ended: set[int] = set()  # those whose ends were seen since
         self.priming: Priming | None = None  # the request whose turn it stays while its primer runs
 
     def __len__(self) -> int:
@@ -178,6 +179,7 @@ class Flights:
                 flight.overlapped = other.overlapped = True
         flight.released = at
         self.latest = flight.key
+        self.ended.clear()
         self._by_key[flight.key] = flight
 
     def drop(self, flight: Flight) -> None:
@@ -214,6 +216,7 @@ class Flights:
 
     def end(self, flight: Flight, end: Answered | Gone) -> None:
         """An end was seen; its turn comes behind all that was seen before."""
+        self.ended.add(flight.key)
         self._steps.append(Step(flight, end))
 
     def due(self) -> Iterator[Step]:

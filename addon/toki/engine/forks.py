@@ -99,8 +99,10 @@ class Forks:
             active.members.discard(flight.key)
             if active.carrier == flight.key or event.at >= active.until:
                 self._active = active = None  # its other members come again when their time is over
-        if belief is None or prompt is None or not self.forkable(flight) or (waiter is not None and waiter.free):
+        if belief is None or prompt is None or not self.forkable(flight):
             return []
+        if waiter is not None and waiter.free:
+            return None if waiter.moment else []
         if active is not None:
             return self._join(active, flight, prompt, event)
         gathers = waiter is None or (waiter.behind is None and event.at < waiter.until)

@@ -36,6 +36,7 @@ from toki.engine.shadow import Wish
 from toki.engine.trust import CLOSE
 from toki.engine.trust import Belief
 from toki.engine.waiting import Pace
+from toki.engine.waiting import Running
 
 COLLECT = 1024  # token lists at which those that nothing refers to are forgotten, and half as many more each time after
 LIKELY = 4  # hypotheses for which another order of what happened is looked for
@@ -206,6 +207,12 @@ class Knowledge:
         if launch is not None and flight.prompt is not None and self.prices.measured:
             prefill = (flight.prompt.length - launch.reuse.likely) * self.prices.evaluate
             self.pace = self.pace.after(1000 * (at - flight.released) - prefill)
+
+    def running(self, flight: Flight, at: float) -> Running:
+        """A request that the server works on, as far as is known."""
+        launch, prompt = self.launch(flight), flight.prompt
+        evaluated = prompt.length - launch.reuse.likely if launch is not None and prompt is not None else 0
+        return Running(flight.key, 1000 * (at - flight.released), evaluated * self.prices.evaluate)
 
     def lose_track(self) -> None:
         """A request of unknown tokens runs: any idle slot, and the RAM cache, may hold something else now."""

@@ -90,33 +90,40 @@ class Waiters:
             return []
         running: list[Running] = []
         for one in self._flights:
-            launch = belief.base.launches.get(one.key)
-            if launch is None or one.prompt is None or one.ended is not None or one.left is not None:
+            if knowledge.launch(one) is None or one.prompt is None or one.ended is not None or one.left is not None:
                 continue
             kin = knowledge.contents.alike(one.prompt, prompt)
             if kin and knowledge.contents.lcp(one.prompt.place, prompt.place) >= fork.LEAST:
-                prefill = (one.prompt.length - launch.reuse.likely) * prices.evaluate
-                running.append(Running(one.key, 1000 * (event.at - one.released), prefill))
+                running.append(knowledge.running(one, event.at))
         wish = knowledge.wish(flight)
         found = waiting.delay(belief.base, wish, running, knowledge.pace, prices) if running else None
         if found is None:
-            return self._wait_a_moment(knowledge, flight, event, wish, running)
+            return self._wait_a_moment(knowledge, flight, event, wish, running, waiter)
         flight.waited = f"waited for a running request that saves it {found.tokens:,} tokens"
         until = event.at + found.ms / 1000 if behind is None or waiter is None else waiter.until
         return [self.wait(flight, until, found.key)]
 
     def _wait_a_moment(
-        self, knowledge: Knowledge, flight: Flight, event: Arrived, wish: Wish, running: Sequence[Running]
+        self,
+        knowledge: Knowledge,
+        flight: Flight,
+        event: Arrived,
+        wish: Wish,
+        running: Sequence[Running],
+        waiter: Waiter | None,
     ) -> list[Command]:
-        """Let a request wait, once, for one that is about to end and would draw it to its slot; nothing: it goes on."""
+        """Let a request wait for one that is about to end and would draw it to its slot, then, within the same moment,
+        for the next such one; nothing: it goes on."""
         belief = knowledge.belief
-        if belief is None or flight.waited:
+        moment = waiter is not None and waiter.moment
+        if belief is None or (flight.waited and not moment):
             return []
         found = waiting.draws(belief.base, wish, running, knowledge.pace, knowledge.prices)
         if found is None:
             return []
         flight.waited = f"waited for the end of one whose slot would have drawn it, which saves {found.tokens:,} tokens"
-        return [self.wait(flight, event.at + found.ms / 1000, found.key, moment=True)]
+        until = event.at + found.ms / 1000 if waiter is None or not moment else waiter.until
+        return [self.wait(flight, until, found.key, moment=True)]
 
     def holds(self) -> Iterator[Held]:
         """All contents that are spoken of here."""

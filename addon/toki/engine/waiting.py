@@ -21,8 +21,10 @@ from toki.engine.shadow import Wish
 
 LIKELY = 0.5  # of what is saved, that waiting may be expected to take
 LEAST = 20.0  # milliseconds: less is not worth it
+LAUNCH = 30.0  # milliseconds that a launch takes on a busy server (20 to 50): who ends sooner has ended by then
+LOST = 64  # tokens that are surely lost then: fewer are not worth a wait
 MOMENT = 200.0  # milliseconds: a request that likely takes longer is not about to end
-NEWEST = 0.2  # weight of the latest answer in the mean
+KNOWN = 32  # answers that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +38,19 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long answers take behind their prefill, in milliseconds; None: not known."""
+    """How long the latest answers took behind their prefill, in milliseconds."""
 
-    answer: float | None = None
+    answers: tuple[float, ...] = ()
 
     def after(self, answer: float) -> Pace:
         """The pace after one more answer."""
-        answer = max(0.0, answer)
-        return Pace(answer if self.answer is None else (1 - NEWEST) * self.answer + NEWEST * answer)
+        return Pace((*self.answers, max(0.0, answer))[-KNOWN:])
+
+    def left(self, age: float) -> float:
+        """What an answer of such an age likely takes yet: what those took yet that came to be older. One that is older
+        than all of them goes on for as long again as it has outlasted them."""
+        older = [answer - age for answer in self.answers if answer > age]
+        return sum(older) / len(older) if older else age - max(self.answers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,7 @@ class Delay:
 
 def delay(shadow: Shadow, wish: Wish, running: Sequence[Running], pace: Pace, prices: Prices) -> Delay | None:
     """The running request that is best waited for; None where going on is as good."""
-    if pace.answer is None or not prices.measured:
+    if not pace.answers or not prices.measured:
         return None
     now = _evaluated(shadow.copy(), wish)
     if now is None:
@@ -68,18 +75,18 @@ def delay(shadow: Shadow, wish: Wish, running: Sequence[Running], pace: Pace, pr
         after.finish(one.key, 1)
         then = _evaluated(after, wish)
         saved = (now - then) * prices.evaluate if then is not None else 0.0
-        left = max(0.0, one.prefill - one.elapsed) + pace.answer
-        if saved >= LEAST and left <= LIKELY * saved and saved - left > won:
-            best, won = Delay(one.key, now - (then or 0), saved), saved - left
+        rest = left(one, pace)
+        if saved >= LEAST and rest <= LIKELY * saved and saved - rest > won:
+            best, won = Delay(one.key, now - (then or 0), saved), saved - rest
     return best
 
 
 def draws(shadow: Shadow, wish: Wish, running: Sequence[Running], pace: Pace, prices: Prices) -> Delay | None:
     """The running request that is about to end and would draw this one to its slot to both their cost; None: none."""
     now = shadow.copy().launch(wish)
-    if pace.answer is None or not prices.measured or now is None:
+    if not pace.answers or not prices.measured or now is None:
         return None
-    best, most = None, LEAST
+    best, most = None, 0.0
     for one in running:
         after = shadow.copy()
         after.finish(one.key, 1)
@@ -88,10 +95,16 @@ def draws(shadow: Shadow, wish: Wish, running: Sequence[Running], pace: Pace, pr
             continue
         tokens = now.reuse.likely - then.reuse.likely + then.back
         lost = tokens * prices.evaluate
-        left = max(0.0, one.prefill - one.elapsed) + pace.answer
-        if left <= min(MOMENT, LIKELY * lost) and lost >= most:
-            best, most = Delay(one.key, tokens, min(MOMENT, lost)), lost
+        rest = left(one, pace)
+        gone = rest <= LAUNCH and tokens >= LOST
+        if (gone or (rest <= min(MOMENT, LIKELY * lost) and lost >= LEAST)) and lost > most:
+            best, most = Delay(one.key, tokens, min(MOMENT, max(lost, 4 * LAUNCH))), lost
     return best
+
+
+def left(one: Running, pace: Pace) -> float:
+    """Milliseconds until a running request likely ends; there must have been answers."""
+    return max(0.0, one.prefill - one.elapsed) + pace.left(max(0.0, one.elapsed - one.prefill))
 
 
 def _evaluated(shadow: Shadow, wish: Wish) -> int | None:
