@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit demo accuracy bench bench-quick bench-overhead soak divergence lint clean
+.PHONY: help run test unit demo accuracy bench bench-quick bench-overhead soak divergence coverage lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ divergence: $(VENV)/installed-test ## do answers change with what is reused, and
 	@$(RUN) scripts/divergence.py calibrate
 	@$(RUN) scripts/divergence.py collect
 	@$(RUN) scripts/divergence.py report
+
+coverage: $(VENV)/installed-test ## everything on this Python, and which lines no test reaches; below 90 % it fails
+	@$(RUN) scripts/suite.py --coverage
 
 lint: $(VENV)/installed-test ## style and types
 	@$(RUN) scripts/suite.py --lint

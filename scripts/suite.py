@@ -1,6 +1,6 @@
 """Runs the whole suite: style, types, and the tests on each supported Python that this machine has.
 
-Everything runs on the oldest supported Python (3.11, mitmproxy 11): unit tests, live tests, coverage. The others
+Everything runs on the oldest supported Python (3.11, mitmproxy 11): unit tests and live tests. The others
 (mitmproxy 12) run what faces mitmproxy, live tests among it, one before the one llama-server build, one before the
 other, side by side; the rest, which knows no mitmproxy, runs there inside them. With CI=true none of them may be
 missing.
@@ -31,7 +31,8 @@ CORES = 2
 # Tests mostly wait for servers, so a few files at a time keep two cores busy; those of one file share its servers.
 # In the order of their names, which has the quick ones last: no core waits for the other's long last file.
 PYTEST = ["-m", "pytest", "--dist=loadfile", "--no-loadscope-reorder"]
-ALL = [*PYTEST, f"--numprocesses={CORES}", "--cov", "--cov-report=term", "--cov-fail-under=90"]
+ALL = [*PYTEST, f"--numprocesses={CORES}"]
+COVERAGE = ["--cov", "--cov-report=term", "--cov-fail-under=90"]  # it doubles what a unit test takes
 
 
 def candidates(wanted: str) -> Iterator[str]:
@@ -91,8 +92,12 @@ def lint() -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lint", action="store_true", help="style and types only")
-    if parser.parse_args().lint:
+    parser.add_argument("--coverage", action="store_true", help="which lines no test reaches, on this Python only")
+    given = parser.parse_args()
+    if given.lint:
         return 0 if lint() else 1
+    if given.coverage:
+        return subprocess.run([sys.executable, *ALL, *COVERAGE], cwd=ROOT, check=False).returncode
 
     found = {wanted: python for wanted in VERSIONS if (python := find(wanted))}
     missing = [wanted for wanted in VERSIONS if wanted not in found]

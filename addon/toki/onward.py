@@ -4,6 +4,7 @@ While a slot still holds all that the earlier one left, such a request needs no 
 that slot, so the server takes it by itself and keeps all that it holds, and no other way could reuse more or lose less.
 (Simulated: of 1,044 such requests of seven scenarios before six kinds of servers the choice steered none.) So it need
 not be held until its prompt is rendered and tokenised, which for a long chat takes longer than all else that toki does.
+The same holds where a launch has just put it into the RAM cache, if no other slot draws it from there.
 """
 
 from __future__ import annotations
