@@ -79,7 +79,7 @@ def test_where_a_launch_has_emptied_the_slots_it_is_found_in_ram_unless_another_
     stage.finish()
     assert all(stage.engine.lets_go_on(key, stage.now) for key in (first, second))  # in slots
     third = stage.arrive([*prompts[1], 1, 3], [1, 2])
-    stage.knowledge.pace = Pace((1000.0,))
+    stage.knowledge.pace = Pace((waiting.HELD - 10,))
     assert stage.engine.lets_go_on(first, stage.now)  # it is in RAM by then, whenever that one is launched
     stage.reach(0)
     stage.headers(0)
@@ -87,8 +87,10 @@ def test_where_a_launch_has_emptied_the_slots_it_is_found_in_ram_unless_another_
     for pace in (Pace((waiting.LAUNCH,)), Pace()):
         stage.knowledge.pace = pace
         assert not stage.engine.lets_go_on(first, stage.now)  # that one may end before it gets there
+    stage.knowledge.pace = Pace((10 * waiting.HELD,))
+    assert not stage.engine.lets_go_on(first, stage.now)  # there is time to decide
     stage.finish()
-    stage.knowledge.pace = Pace((1000.0,))
+    stage.knowledge.pace = Pace((waiting.HELD - 10,))
     assert not stage.engine.lets_go_on(first, stage.now)  # its slot would draw it
     assert stage.engine.lets_go_on(third, stage.now)
     before = stage.evaluated
@@ -100,6 +102,30 @@ def test_where_a_launch_has_emptied_the_slots_it_is_found_in_ram_unless_another_
         stage.headers(0)
     stage.finish()
     assert stage.evaluated - before <= 2 + 2
+
+
+def test_what_is_neither_in_a_slot_nor_in_ram_is_not_let_go_on() -> None:
+    stage = trusting(Flags())
+    first = stage.serve([*LONG, 1, *range(50)], [1, 2])
+    second = stage.serve([*LONG, 2, *range(50)], [1, 2])  # drawn to the slot of the first one, of which it drops most
+    stage.knowledge.pace = Pace((waiting.HELD - 10,))
+    stage.arrive([*LONG, 2, *range(50), 1, 3], [1, 2])
+    stage.reach(0)
+    stage.headers(0)
+    assert second.measured.reused == len(LONG)
+    assert not stage.engine.lets_go_on(first.key, stage.now)
+
+
+def test_one_whose_client_left_is_about_to_end() -> None:
+    stage = trusting(Flags())
+    first = stage.serve(LONG, [1, 2])
+    key = stage.arrive([800] * 50, [1, 2])
+    stage.reach(0)
+    stage.headers(0)
+    stage.knowledge.pace = Pace((waiting.HELD - 10,))
+    assert stage.engine.lets_go_on(first.key, stage.now)
+    stage.tell(Gone(key, stage.tick(), sent=True, shown=1))
+    assert not stage.engine.lets_go_on(first.key, stage.now)
 
 
 def test_nothing_stands_of_a_request_whose_client_left() -> None:

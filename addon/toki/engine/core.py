@@ -110,15 +110,21 @@ class Engine:
         whatever is on its way to it.
 
         Where none was released since, that is in its slot, or a launch has put it into RAM. Then it is found as well if
-        no other slot draws the request that goes on: one that holds what ended since, or is about to end.
+        no other slot draws the request that goes on: one that holds what ended since, or is about to end. (Where all
+        that runs goes on for longer than a decision takes, there is time for one.)
         """
         flights, pace = self._flights, self._knowledge.pace
         if key in flights.ended:
             return True
         if flights.ended or flights.priming is not None or flights.latest not in flights or not pace.answers:
             return False
-        running = [self._knowledge.running(one, at) for one in flights if one.ended is None]
-        return all(waiting.left(one, pace) > waiting.LAUNCH for one in running)
+        if not self._course.remains(key):  # without its own the server takes another one's, and drops most of that
+            return False
+        running = [one for one in flights if one.ended is None]
+        if any(one.left is not None for one in running):  # the server ends it as soon as it notices
+            return False
+        soonest = min((waiting.left(self._knowledge.running(one, at), pace) for one in running), default=0.0)
+        return waiting.LAUNCH < soonest <= waiting.HELD
 
     @property
     def should_wait(self) -> bool:

@@ -74,6 +74,15 @@ class Course:
         slots = [slot.held for slot in belief.base.slots if slot.idle and slot.held is not None]
         return any((held.place, held.length) == (left.place, left.length) for held in slots)
 
+    def remains(self, key: int) -> bool:
+        """Whether an idle slot or the RAM cache holds all that an ended request left."""
+        left, belief = self._left.get(key), self._knowledge.belief
+        if left is None or belief is None:
+            return False
+        return self.stands(key) or any(
+            (held.place, held.length) == (left.place, left.length) for held in belief.base.ram
+        )
+
     def apply(self, at: float) -> list[Command]:
         """Tell the beliefs what is due."""
         commands: list[Command] = []

@@ -22,6 +22,7 @@ from toki.engine.shadow import Wish
 LIKELY = 0.5  # of what is saved, that waiting may be expected to take
 LEAST = 20.0  # milliseconds: less is not worth it
 LAUNCH = 30.0  # milliseconds that a launch takes on a busy server (20 to 50): who ends sooner has ended by then
+HELD = 150.0  # milliseconds that a decision takes on a busy machine, look-ups and its turn included (40 to 150)
 LOST = 64  # tokens that are surely lost then: fewer are not worth a wait
 MOMENT = 200.0  # milliseconds: a request that likely takes longer is not about to end
 KNOWN = 32  # answers that are remembered
