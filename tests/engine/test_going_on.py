@@ -119,10 +119,10 @@ def test_what_is_neither_in_a_slot_nor_in_ram_is_not_let_go_on() -> None:
 def test_one_whose_client_left_is_about_to_end() -> None:
     stage = trusting(Flags())
     first = stage.serve(LONG, [1, 2])
-    key = stage.arrive([800] * 50, [1, 2])
+    key = stage.arrive([800] * 20, [1, 2])
     stage.reach(0)
     stage.headers(0)
-    stage.knowledge.pace = Pace((waiting.HELD - 10,))
+    stage.knowledge.pace = Pace((waiting.HELD / 2,))
     assert stage.engine.lets_go_on(first.key, stage.now)
     stage.tell(Gone(key, stage.tick(), sent=True, shown=1))
     assert not stage.engine.lets_go_on(first.key, stage.now)
