@@ -93,7 +93,8 @@ class Engine:
 
     def lets_go_on(self, key: int, at: float) -> bool:
         """Whether a request that goes on where the request `key` ended needs no decision: its slot holds all of that
-        still, the server chooses by itself what a prompt shares most with, and nothing is dropped for it."""
+        still, the server chooses by itself what a prompt shares most with, and nothing is dropped for it; or the server
+        finds it in its RAM cache, and by the time of a decision might not."""
         belief = self.belief
         if self._mode is not Mode.AUTO or belief is None or not 0 < belief.rules.sps <= MOST_SPS:
             return False
@@ -118,13 +119,12 @@ class Engine:
             return True
         if flights.ended or flights.priming is not None or flights.latest not in flights or not pace.answers:
             return False
-        if not self._course.remains(key):  # without its own the server takes another one's, and drops most of that
-            return False
         running = [one for one in flights if one.ended is None]
         if any(one.left is not None for one in running):  # the server ends it as soon as it notices
             return False
         soonest = min((waiting.left(self._knowledge.running(one, at), pace) for one in running), default=0.0)
-        return waiting.LAUNCH < soonest <= waiting.HELD
+        # Without its own entry the server takes another one's, and drops most of that.
+        return waiting.LAUNCH < soonest <= waiting.HELD and self._course.remains(key)
 
     @property
     def should_wait(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
@@ -68,20 +69,20 @@ class Course:
 
     def stands(self, key: int) -> bool:
         """Whether an idle slot holds all that an ended request left there."""
-        left, belief = self._left.get(key), self._knowledge.belief
-        if left is None or belief is None:
-            return False
-        slots = [slot.held for slot in belief.base.slots if slot.idle and slot.held is not None]
-        return any((held.place, held.length) == (left.place, left.length) for held in slots)
+        belief = self._knowledge.belief
+        return belief is not None and self._among(key, (slot.held for slot in belief.base.slots if slot.idle))
 
     def remains(self, key: int) -> bool:
         """Whether an idle slot or the RAM cache holds all that an ended request left."""
-        left, belief = self._left.get(key), self._knowledge.belief
-        if left is None or belief is None:
+        belief = self._knowledge.belief
+        return self.stands(key) or (belief is not None and self._among(key, belief.base.ram))
+
+    def _among(self, key: int, contents: Iterable[Held | None]) -> bool:
+        """Whether all that an ended request left is among some contents."""
+        left = self._left.get(key)
+        if left is None:
             return False
-        return self.stands(key) or any(
-            (held.place, held.length) == (left.place, left.length) for held in belief.base.ram
-        )
+        return any(held is not None and (held.place, held.length) == (left.place, left.length) for held in contents)
 
     def apply(self, at: float) -> list[Command]:
         """Tell the beliefs what is due."""

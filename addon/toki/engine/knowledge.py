@@ -203,10 +203,9 @@ class Knowledge:
 
     def learn_pace(self, flight: Flight, at: float) -> None:
         """An answer is complete: how long it took behind its prefill."""
-        launch = self.launch(flight)
-        if launch is not None and flight.prompt is not None and self.prices.measured:
-            prefill = (flight.prompt.length - launch.reuse.likely) * self.prices.evaluate
-            self.pace = self.pace.after(1000 * (at - flight.released) - prefill)
+        if self.launch(flight) is not None and flight.prompt is not None and self.prices.measured:
+            running = self.running(flight, at)
+            self.pace = self.pace.after(running.elapsed - running.prefill)
 
     def running(self, flight: Flight, at: float) -> Running:
         """A request that the server works on, as far as is known."""
