@@ -98,9 +98,9 @@ class Engine:
         belief = self.belief
         if self._mode is not Mode.AUTO or belief is None or not 0 < belief.rules.sps <= MOST_SPS:
             return False
-        if belief.rules.clears and self._found_anyway(key, at):
-            return True
-        if self._waiters or (not belief.rules.clears and not belief.base.roomy):
+        if belief.rules.clears:
+            return self._found_anyway(key, at)
+        if self._waiters or not belief.base.roomy:
             return False
         if key == self._flights.latest and not self._flights.running:  # whether it is read or not
             return True
