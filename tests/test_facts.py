@@ -131,7 +131,8 @@ def test_the_window(line: str, window: Window | None) -> None:
 
 def test_the_model_alone_tells_the_window_and_may_tell_of_split_slots() -> None:
     assert known(PROPS, None, None) == Known()
-    assert known(PROPS, None, SLIDING) == Known(unified=False, window=Window(512))  # 4 x 8,192 of 32,768
+    assert known(replace(PROPS, n_ctx=4096, total_slots=8), None, SLIDING) == Known(unified=False, window=Window(512))
+    assert known(PROPS, None, SLIDING) == Known(window=Window(512))  # 4 of 8,192: -np 4, or -c 8192 and no number
     assert known(replace(PROPS, n_ctx=32768), None, FULL) == Known(whole=True)
     assert read("--swa-full", SLIDING).whole
     assert not read("", STRANGE).whole
@@ -172,7 +173,7 @@ def test_flags_of_another_server_are_not_used(caplog: pytest.LogCaptureFixture) 
 
 
 def test_the_model_of_another_machine_is_not_looked_for() -> None:
-    props = replace(PROPS, model=str(tiny_model()), n_ctx=65536)
+    props = replace(PROPS, model=str(tiny_model()), n_ctx=32768, total_slots=8)
     assert find_out("", [], HERE, props) == Known(unified=False, whole=True)
     assert find_out("", [], ELSEWHERE, props) == Known()
 

@@ -109,9 +109,10 @@ def model_header(url: str, process: Path | None, model: str) -> Header | None:
 def _split(props: Props, header: Header | None) -> bool | None:
     """False where the slots split the model's whole context, which is what a server does that got no -c and no -kvu.
 
-    So b10434. Where each slot has the whole, nothing follows: b11549 gives it to split slots too.
+    So b10434. Where each slot has the whole, nothing follows: b11549 gives it to split slots too. Nor where there are
+    as many as a server makes by itself: those are unified, and -c may name that very share.
     """
-    if header is None or props.total_slots < 2 or not header.n_ctx_train:
+    if header is None or props.total_slots in (1, AUTOMATIC_SLOTS) or not header.n_ctx_train:
         return None
     share = -(-header.n_ctx_train // props.total_slots)
     return False if props.n_ctx == _padded(share) else None
