@@ -128,15 +128,14 @@ async def test_in_time_everything_passes_as_it_is() -> None:
         assert server.got == [sent]
 
 
-async def test_one_connection_carries_many_requests() -> None:
+async def test_a_tunnel_carries_one_request() -> None:
     async with between(WITHIN) as (client, server):
         server.answer = saying(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\nX-Own: Kept\r\n\r\n{}")
-        for _ in range(3):
-            client.ask()
-            head = await client.until(b"\r\n\r\n")
-            assert head == b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\nX-Own: Kept\r\n\r\n"
-            assert await client.reader.readexactly(2) == b"{}"
-        assert len(server.got) == 3
+        client.ask()
+        head = await client.until(b"\r\n\r\n")
+        assert head == b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\nX-Own: Kept\r\n\r\n"
+        assert await client.rest() == b"{}"
+        assert len(server.got) == 1
 
 
 async def test_pings_come_until_the_answer_does() -> None:
@@ -185,8 +184,12 @@ async def test_an_error_that_comes_late_is_an_event(path: str, event: bytes) -> 
         await saying(refusal, body)(server.connections[0][1])
         assert without_pings(await client.chunks()) == event
         assert late_status(event) == 400
-        client.ask(path)  # the connection is still good
-        await client.until(PING + b"\r\n")
+        assert await client.rest() == b""
+
+
+@pytest.mark.parametrize("code", ["1e999", "Infinity", "NaN", "null", "[]", '"x"'])
+def test_an_odd_number_in_a_first_event_is_no_status(code: str) -> None:
+    assert late_status(b'data: {"error":{"code":%s}}\n\n' % code.encode()) == 200
 
 
 async def test_a_server_that_goes_away() -> None:

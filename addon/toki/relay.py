@@ -68,8 +68,7 @@ class Relay:
             target = await self._tunnel(client)
             if target is not None:
                 tunnelled = _Peer(h11.SERVER, reader, writer, client.http.trailing_data[0])
-                while await self._pass_on(tunnelled, *target):
-                    pass
+                await self._pass_on(tunnelled, *target)
             writer.close()
         except (OSError, h11.ProtocolError) as error:
             logger.debug("relay: %r", error)  # mitmproxy says 502, as if the server itself had closed
@@ -92,21 +91,20 @@ class Relay:
         await client.send(h11.Response(status_code=200, headers=[]))
         return host.strip("[]"), int(port)
 
-    async def _pass_on(self, client: _Peer, host: str, port: int) -> bool:
-        """One request and its answer; whether another may follow on this connection."""
+    async def _pass_on(self, client: _Peer, host: str, port: int) -> None:
+        """One request and its answer. No other one follows in the same tunnel (idle.py)."""
         request = await client.receive()
         if not isinstance(request, h11.Request):
-            return False
+            return
         server = _Peer(h11.CLIENT, *await asyncio.open_connection(host, port))
         try:
             await server.send(h11.Request(method=request.method, target=request.target, headers=request.headers))
             while isinstance(piece := await client.receive(), h11.Data):
                 await server.send(piece)
             await server.send(piece)
-            complete = await client.unless_gone(self._answer(request, client, server))
+            await client.unless_gone(self._answer(request, client, server))
         finally:
             server.writer.transport.abort()
-        return complete and client.ready_again()
 
     async def _answer(self, request: h11.Request, client: _Peer, server: _Peer) -> None:
         """Pass the answer on, with pings until its first byte is here."""
@@ -190,15 +188,13 @@ class _Peer:
         await self.send(h11.Data(data=data))
         await self.send(h11.EndOfMessage())
 
-    async def unless_gone(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Whether `work` came to its end; it is given up where this peer closes before."""
+    async def unless_gone(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work`; it is given up where this peer closes before it comes to its end."""
         tasks = asyncio.create_task(work), asyncio.create_task(self._gone())
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if not tasks[0].done():
-                return False
-            tasks[0].result()
-            return True
+            if tasks[0].done():
+                tasks[0].result()
         finally:
             for task in tasks:
                 task.cancel()
@@ -207,13 +203,6 @@ class _Peer:
     async def _gone(self) -> None:
         while data := await self._reader.read(PIECE):
             self.http.receive_data(data)
-
-    def ready_again(self) -> bool:
-        """Whether another request may follow the one that is answered now."""
-        if self.http.our_state is not h11.DONE or self.http.their_state is not h11.DONE:
-            return False
-        self.http.start_next_cycle()
-        return True
 
 
 class _Ping:
@@ -262,7 +251,7 @@ def late_status(data: bytes) -> int:
     """The status that the first bytes after the pings stand for: that of an `error_event`, else 200."""
     try:
         return int(json.loads(data.removeprefix(b"event: error\n").removeprefix(b"data: "))["error"]["code"])
-    except (ValueError, RecursionError, LookupError, TypeError):
+    except (ValueError, OverflowError, RecursionError, LookupError, TypeError):
         return 200
 
 
