@@ -10,6 +10,7 @@ from mitmproxy.flow import Flow
 from mitmproxy.http import HTTPFlow
 from mitmproxy.test import tflow
 
+from toki.inspect.explanation import MARKS
 from toki.listed import FLOW
 from toki.listed import Listed
 
@@ -59,6 +60,16 @@ def test_what_the_user_marked_stays() -> None:
     for flow in flows:
         listed.add(flow)
     assert view.flows == flows[1:2]
+
+
+def test_what_toki_marked_leaves() -> None:
+    view = Removed()
+    listed = Listed(view, room=FLOW)
+    flows = [ended(0) for _ in range(3)]
+    for flow, mark in zip(flows, (*MARKS, ""), strict=True):
+        flow.marked = mark
+        listed.add(flow)
+    assert view.flows == flows[:2]
 
 
 def test_flows_with_next_to_nothing_in_them_do_not_pile_up() -> None:

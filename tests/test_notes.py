@@ -58,7 +58,7 @@ def context(*addons: object, saving: str = "") -> Any:
 
 
 def explanation(*findings: Finding, believed: Believed | None = BELIEVED, **changes: Any) -> Explanation:
-    return Explanation(replace(ROW, **changes), believed, None, findings)
+    return Explanation(replace(ROW, **changes), believed, None, None, findings)
 
 
 def test_a_flow_is_annotated(flow: HTTPFlow) -> None:

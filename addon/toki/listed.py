@@ -12,6 +12,8 @@ from typing import Protocol
 from mitmproxy.flow import Flow
 from mitmproxy.http import HTTPFlow
 
+from toki.inspect.explanation import MARKS
+
 ROOM = 64 * 2**20  # bytes that stay to be looked at
 FLOW = 2**14  # bytes that a flow takes without its bodies: its headers, connections, comments and metadata
 
@@ -39,7 +41,7 @@ class Listed:
         while self._room < 0 and len(self._flows) > 1:
             oldest, size = self._flows.popleft()
             self._room += size
-            if not oldest.marked:
+            if oldest.marked in ("", *MARKS):  # else it is a mark of the user's
                 self._remove(oldest)
 
     def drop(self, flow: HTTPFlow) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,8 @@ from toki.engine.events import Measured
 from toki.engine.events import Outcome
 from toki.engine.events import Record
 from toki.inspect import inspector as module
+from toki.inspect.comparison import Prompt
+from toki.inspect.explain import Memory
 from toki.inspect.explanation import Explanation
 from toki.inspect.inspector import Asked
 from toki.inspect.inspector import Inspector
@@ -68,6 +71,19 @@ async def test_an_explanation_waits_for_its_comparison() -> None:
     bench.inspector.forget()
     assert bench.inspector.remembered == (0, 0)
     assert bench.inspector.causes == ()
+
+
+async def test_the_explanations_that_are_kept_hold_no_prompts() -> None:
+    """The prompts of a day would fill the memory; there is a bounded one for them."""
+    bench = Bench()
+    bench.inspector._explainer.memory = Memory(most=2)
+    for key in range(1, 9):
+        bench.begin(key, f"It is 10:00:0{key}.\n{words(300, 'text')}")
+        await bench.run()
+        bench.end(key)
+    assert len(bench.inspector.latest) == 8
+    gc.collect()
+    assert sum(isinstance(one, Prompt) for one in gc.get_objects()) <= bench.inspector.remembered[0]
 
 
 async def test_a_request_that_was_never_read_is_explained_by_its_figures() -> None:

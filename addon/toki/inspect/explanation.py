@@ -10,19 +10,25 @@ from typing import Any
 
 from toki.engine.events import Believed
 from toki.engine.events import Outcome
-from toki.inspect.comparison import Comparison
 from toki.inspect.finding import Finding
 from toki.inspect.finding import what
 from toki.schema import Row
 
+MARKS = (":recycle:", ":new:")  # what toki marks flows with
+
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One request explained. `compared` None: its prompt was never read. `findings`: the costliest first."""
+    """One request explained. `against`: the earlier request that its prompt was compared with, and `shared` their
+    common prefix in tokens; None where there is none, or it was not read. `findings`: the costliest first.
+
+    Hundreds of these are kept: they hold no prompts.
+    """
 
     row: Row
     believed: Believed | None
-    compared: Comparison | None
+    against: int | None
+    shared: int | None
     findings: tuple[Finding, ...]
 
     @property
@@ -49,8 +55,8 @@ class Explanation:
     def mark(self) -> str:
         """How mitmproxy marks the flow: tokens were read again, none were reused, or "" where all is well."""
         if self.findings:
-            return ":recycle:"
-        return ":new:" if self.row.outcome is Outcome.MISS else ""
+            return MARKS[0]
+        return MARKS[1] if self.row.outcome is Outcome.MISS else ""
 
     def as_data(self) -> dict[str, Any]:
         """Flat values for filters, and under "toki" what a view shows."""
@@ -72,7 +78,7 @@ class Explanation:
         return {**flat, "toki": self._details()}
 
     def _details(self) -> dict[str, Any]:
-        row, believed, compared = self.row, self.believed, self.compared
+        row, believed = self.row, self.believed
         return {
             "reason": row.reason,
             "conversation": row.conversation,
@@ -105,8 +111,8 @@ class Explanation:
                 }
                 for one in (believed.options if believed else ())
             ],
-            "against": compared.against.key if compared and compared.against else None,
-            "shared": compared.shared if compared else None,
+            "against": self.against,
+            "shared": self.shared,
             "findings": [finding_data(one) for one in self.findings],
         }
 

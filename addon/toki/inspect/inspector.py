@@ -132,7 +132,9 @@ class Inspector:
         except Exception as error:
             self._complain(error)
             findings = ()
-        explanation = Explanation(row, record.believed, compared, findings)
+        against = compared.against.key if compared is not None and compared.against is not None else None
+        shared = compared.shared if compared is not None else None
+        explanation = Explanation(row, record.believed, against, shared, findings)
         self.latest.append(explanation)
         tell(explanation)
 

@@ -70,11 +70,11 @@ def find(upstreams: Iterable[Upstream], number: int, row_of: Ids) -> Explanation
 
 def memory(explanation: Explanation, row_of: Ids, conversation_of: Ids, *, text: bool) -> Memory:
     """What is known of a request while it is in memory; `text`: with the text around differences."""
-    believed, compared = explanation.believed, explanation.compared
+    believed, against = explanation.believed, explanation.against
     options = believed.options if believed is not None else ()
     return Memory(
-        shared=None if compared is None else compared.shared,
-        against=None if compared is None or compared.against is None else row_of(compared.against.key),
+        shared=explanation.shared,
+        against=None if against is None else row_of(against),
         options=tuple(
             Option(str(one.action), one.slot, int(one.reuse.likely), float(one.now), float(one.later))
             for one in options
