@@ -573,6 +573,20 @@ async def test_a_server_without_props_is_asked_nothing_that_could_load_a_model(b
     assert [row.model for row in bench.rows] == ["model 0", "model 1"]
 
 
+async def test_an_alias_is_asked_for_again_where_the_router_did_not_tell(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.script.props = {"role": "router"}
+    upstream = await bench.known()
+    bench.script.answers["/v1/models"] = lambda *_: (500, {})
+    assert await upstream.name_of("short", AUTH) == "short"
+    bench.script.answers["/v1/models"] = lambda *_: (200, {"data": [{"id": "long", "aliases": ["short"]}]})
+    assert await upstream.name_of("short", AUTH) == "short"  # not at once
+    assert bench.script.count("/v1/models") == 1
+    monkeypatch.setattr(upstream, "_unnamed_until", 0.0)
+    assert await upstream.name_of("short", AUTH) == "long"
+
+
 async def test_names_of_models_do_not_pile_up(bench: Bench) -> None:
     bench.script.props = {"role": "router"}
     upstream = await bench.known()

@@ -378,3 +378,14 @@ def test_of_texts_that_begin_alike_at_once_one_is_tokenised_whole() -> None:
     assert sum(len(what) >= 5000 for call, what in toy.asked[before:]) == 1
     texts = ["a" * 5000, "b" * 5000]  # these have nothing in common
     assert [read(prompts, Raw(text)) for text in texts] == [whole(text) for text in texts]
+
+
+def test_who_waits_for_another_text_gives_up_in_time() -> None:
+    """The other one's call may outlast this one's patience."""
+    toy = Toy()
+    prompts = reader(toy)
+    prompts.prepare(AUTH, LATER)
+    text = "<|a|>" + "long " * 1000
+    prompts._whole[text.encode()] = threading.Event()  # never set
+    with pytest.raises(TimeoutError):
+        prompts.read(Question("/x", Raw(f"{text}b")), b"", AUTH, time.monotonic() + 0.05)

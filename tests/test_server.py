@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextlib import suppress
 from dataclasses import dataclass
@@ -337,6 +338,24 @@ def test_a_silent_server_times_out() -> None:
         assert time.monotonic() - began < 5
         with pytest.raises(ServerError, match="no time left"):
             server.slots(AUTH, 0)
+
+
+def test_closing_ends_what_is_under_way() -> None:
+    """A primer may take minutes, and no process ends before its threads."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        backend(address(silent)) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        call = pool.submit(server.slots, AUTH, 60.0)
+        connection, _ = silent.accept()
+        with connection:
+            connection.recv(2**16)
+            began = time.monotonic()
+            server.close()
+            with pytest.raises(ServerError):
+                call.result(20)
+        assert time.monotonic() - began < 10
 
 
 def test_an_endless_answer_ends_in_time() -> None:

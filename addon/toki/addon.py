@@ -421,22 +421,22 @@ class Toki:
     def _upstream(self, target: Target) -> Upstream:
         if target not in self._upstreams:
             assert self._settings is not None
-            assert self._store is not None
             backend = LlamaServerBackend(target.url, self._settings.embed_url, _verify(ctx.options))
             self._upstreams[target] = Upstream(
                 target.url,
                 backend,
                 self._settings,
-                partial(self._put, target.url, self._store),
+                partial(self._put, target.url),
                 self._executor,
                 self._complaints,
                 log=self._log,
             )
         return self._upstreams[target]
 
-    def _put(self, server: str, store: Store, row: Row | Found | Check) -> None:
-        self._counters.count(server, row)
-        store.put(row)
+    def _put(self, server: str, row: Row | Found | Check) -> None:
+        assert self._store is not None
+        self._counters.count(printable(server), row)
+        self._store.put(row)  # the one that is there when a request ends: `toki_db` may be another by then
 
 
 def _listeners(options: Options) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:

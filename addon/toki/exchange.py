@@ -168,6 +168,10 @@ class Exchange:
             while isinstance(decision := await self._decided(held, upstream), Wait):
                 await self._wait(decision)
             return None if decision is None else self._steered(decision)
+        except asyncio.CancelledError:
+            if self._over is None:
+                raise
+            return None  # toki was stopped, and with it a call that this waited for
         except Exception as error:
             self._fault("releasing a request", error)
             return None

@@ -171,11 +171,10 @@ class PromptReader:
             return seen.tokens
 
     def _wait_for_kin(self, data: bytes, calls: _Calls) -> bool:
-        """Wait where a text that is half of this one, or more, is being tokenised whole; whether there was one."""
+        """Wait where a text that is half of this one, or more, is being tokenised whole; whether that is done."""
         for text, done in list(self._whole.items()):
             if 2 * common_prefix(text, data) >= len(data) >= LEAST_SHARED:
-                done.wait(max(0.0, calls.deadline - monotonic()))
-                return True
+                return done.wait(max(0.0, calls.deadline - monotonic()))
         return False
 
     @contextlib.contextmanager

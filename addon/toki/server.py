@@ -6,8 +6,10 @@ and size, its types are checked, and whatever is wrong with it becomes a ServerE
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
+import socket
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
@@ -18,12 +20,14 @@ from functools import lru_cache
 from time import monotonic
 from typing import Any
 from urllib.parse import quote
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool
+from urllib3 import HTTPSConnectionPool
 from urllib3 import disable_warnings
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ClosedPoolError
@@ -107,11 +111,15 @@ class LlamaServerBackend:
         self._verify = verify
         if verify is False:
             disable_warnings(InsecureRequestWarning)  # the user asked for it
-        self._adapter = HTTPAdapter(pool_maxsize=CONNECTIONS, max_retries=0)
+        self._adapter = _Adapter(pool_maxsize=CONNECTIONS, max_retries=0)
         self._hung_up = False
+        self._closed = False
 
     def close(self) -> None:
-        """Close the kept connections."""
+        """Close all connections, for good. Calls under way fail: a primer may take minutes, and no process ends before
+        its threads."""
+        self._closed = True
+        self._adapter.hang_up()
         self._adapter.close()
 
     def hung_up(self) -> bool:
@@ -352,6 +360,8 @@ class LlamaServerBackend:
         left = deadline - monotonic()
         if left <= 0:
             raise ServerError(f"{name}: no time left")
+        if self._closed:
+            raise ServerError(f"{name}: toki stops")
         self._admit(name, base, auth, deadline)
         try:
             with self._send(method, base + path, {**(query or {}), "autoload": "false"}, auth, body, left) as response:
@@ -425,6 +435,40 @@ class _Behind(LlamaServerBackend):
 class _Broken(ServerError):
     """The connection ended before a whole answer was there: a kept connection that the server had given up, or that
     `hung_up` closed meanwhile in another thread."""
+
+
+class _Adapter(HTTPAdapter):
+    """Knows its open connections, those in use too."""
+
+    def __init__(self, **options: Any) -> None:
+        self._opened: WeakSet[Any] = WeakSet()
+        super().__init__(**options)
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        super().init_poolmanager(*args, **options)
+        opened = self._opened
+
+        class Plain(HTTPConnectionPool):
+            def _new_conn(self) -> Any:
+                connection = super()._new_conn()
+                opened.add(connection)
+                return connection
+
+        class Secure(HTTPSConnectionPool):
+            def _new_conn(self) -> Any:
+                connection = super()._new_conn()
+                opened.add(connection)
+                return connection
+
+        self.poolmanager.pool_classes_by_scheme = {"http": Plain, "https": Secure}
+
+    def hang_up(self) -> None:
+        """End all calls, from any thread."""
+        for connection in list(self._opened):
+            sock = connection.sock
+            if sock is not None:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
 
 
 def _idle(pool: HTTPConnectionPool | None) -> list[HTTPConnection]:

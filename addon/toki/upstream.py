@@ -15,6 +15,7 @@ from collections.abc import Coroutine
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from functools import partial
+from math import inf
 from typing import Any
 from typing import ParamSpec
 from typing import Protocol
@@ -64,6 +65,7 @@ from toki.verify import Verifier
 from toki.watch import Watch
 
 MOST_NAMES = 4096
+UNNAMED = 10.0  # seconds until a router that did not tell the names of its models is asked again
 PATIENCE = 2.0  # seconds for a look-up
 PREPARING = 5.0  # seconds for look-ups before the first request
 MOST_MODELS = 64  # of a router that are kept apart
@@ -129,6 +131,7 @@ class Upstream:
         self._models: dict[str, Upstream] = {}
         self._awaited: set[int] = set()  # behind a router, the keys of requests whose answers have not begun
         self._served = ""  # the model that was used last
+        self._unnamed_until = -inf  # when it may be asked for them again
         self._names: dict[str, str] = {}  # what a router calls its models, by what clients call them
         self._tasks: set[asyncio.Task[Any]] = set()
         self.verifier = Verifier(settings.verify)
@@ -149,13 +152,15 @@ class Upstream:
     async def name_of(self, model: str, auth: Auth) -> str:
         """What a router itself calls the model that clients call `model`: aliases are one model, with one set of slots.
 
-        Asked once for each name.
+        Asked once for each name, as soon as the router answers.
         """
-        if self.watch.router and model and model not in self._names:
+        if self.watch.router and model and model not in self._names and time.monotonic() >= self._unnamed_until:
             try:
                 self._names.update(await self.submit(self.backend.names, auth, PATIENCE))
             except ServerError as error:
                 self.complaints.tell(f"/v1/models: {error}", f"can't see the names of a router's models: {error}")
+                self._unnamed_until = time.monotonic() + UNNAMED
+                return model
             if len(self._names) > MOST_NAMES:
                 self._names.clear()
             self._names.setdefault(model, model)
