@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
 
 from toki import splice
 from toki.divergence.judge import Divergence
-from toki.divergence.judge import judge
-from toki.divergence.meaning import deterministic
 from toki.engine.events import Answered
 from toki.engine.events import Arrived
 from toki.engine.events import Ask
@@ -37,6 +39,7 @@ TRIES = 60  # such looks, then the check is given up
 LONGEST = 1024  # tokens of an answer that is worth asking for twice
 TIMEOUT = 120.0  # seconds for the second answer
 PATIENCE = 5.0  # seconds to tokenise it
+JUDGING = 10.0  # seconds to compare the two
 CHOICE = "a check of an earlier answer"
 RANDOM_SEEDS = (-1, 2**32 - 1)  # the server draws one itself
 
@@ -47,6 +50,24 @@ def comparable(body: Mapping[str, Any]) -> bool:
     greedy = type(temperature) in (int, float) and temperature == 0
     seeded = type(seed) is int and seed not in RANDOM_SEEDS
     return (greedy or seeded) and "cache_prompt" not in body
+
+
+def judged_aside(one: str, other: str) -> Divergence:
+    """How two answers differ, told by a process of its own: a pattern that takes long on an odd text would hold
+    Python's lock here, and with it all that is forwarded.
+
+    Raises subprocess.SubprocessError where it fails, or takes longer than JUDGING.
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "toki.divergence"],
+        input=json.dumps([one, other]),
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        check=True,
+        encoding="utf-8",
+        timeout=JUDGING,
+    )
+    return Divergence(done.stdout.strip())
 
 
 class Verifier:
@@ -160,12 +181,11 @@ class _Check:
             return
         if text:
             await upstream.tell_reply(self._key, text, self._ask.model, self._auth, PATIENCE)
-        # Without models: they are large, and this process forwards requests.
-        verdict = await upstream.submit(judge, self._said, text, deterministic())
+        divergence = await upstream.submit(judged_aside, self._said, text)
         common = common_prefix(self._said, text)
         ms = 1000 * (now - self._begun)
-        upstream.check(Check(-self._key, verdict.divergence, common, measured.evaluated, slot, ms))
-        if verdict.divergence is Divergence.SUBSTANTIVE:
+        upstream.check(Check(-self._key, divergence, common, measured.evaluated, slot, ms))
+        if divergence is Divergence.SUBSTANTIVE:
             upstream.complaints.tell(
                 "verify: substantive",
                 f"an answer of {self._ask.endpoint} says something else without the server's cache, from its character "

@@ -102,8 +102,17 @@ def canonical(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ",".join(map(canonical, value)) + "]"
     if isinstance(value, Decimal):
-        return str(value.normalize() + 0) if value.is_finite() else str(value)
+        return _exact(value) if value.is_finite() else str(value)
     return json.dumps(value)
+
+
+def _exact(number: Decimal) -> str:
+    """All digits of a number, without zeros around them. (Decimal's own `normalize` rounds, and has a largest.)"""
+    sign, digits, exponent = number.as_tuple()
+    written = "".join(map(str, digits)).lstrip("0")
+    short = written.rstrip("0")
+    assert isinstance(exponent, int)
+    return f"{'-' * sign}{short}e{exponent + len(written) - len(short)}" if short else "0"
 
 
 def looks_like_code(text: str) -> bool:

@@ -11,6 +11,7 @@ from difflib import SequenceMatcher
 
 from toki.divergence.meaning import Embedding
 from toki.divergence.meaning import Meaning
+from toki.divergence.quantities import is_month
 from toki.divergence.quantities import is_unit
 from toki.divergence.quantities import quantities
 from toki.divergence.quantities import unmatched
@@ -37,7 +38,7 @@ _MARKUP = re.compile(
 )
 _EMPHASIS = re.compile(r"(?<![\w*])\*(?=\S)([^*\n]+)(?<=\S)\*(?![\w*])|(?<![\w_])_(?=\S)([^_\n]+)(?<=\S)_(?![\w_])")
 _LINK = re.compile(r"\[([^\]\n]+)\]\(([^)\s]+)\)")
-_RULE = re.compile(r"^\s*(?:[-*_]\s*){3,}$|^\s*\|?(?:\s*:?-+:?\s*\|)+\s*:?-*:?\s*$", re.M)
+_RULE = re.compile(r"^[ \t]*(?:[-*_][ \t]*){3,}$|^[ \t]*\|?(?:[ \t]*:?-+:?[ \t]*\|)+[ \t]*:?-*:?[ \t]*$", re.M)
 _BULLET = re.compile(r"^\s*[-*+•·–]\s+")
 _NUMBERED = re.compile(r"^\s*(?:step\s+)?\(?(\d{1,2}|[a-h])[.):]\s+", re.I)
 _SENTENCE = re.compile(r"(?<=[.!?…])[\"')\]]*\s+|(?<=[。！？।؟])\s*|;\s+")
@@ -46,9 +47,15 @@ _IDENTIFIER = re.compile(
     r"https?://[^\s)>\]]+|[\w.+-]+@[\w-]+\.\w+|(?<![\w/])(?:\.{0,2}/|(?=\S+/\S+/|\S+\.))(?:[\w.-]+/)+[\w.-]*\w|\b\w+\.(?:py|js|ts|json|md|txt|"
     r"csv|html|css|c|h|rs|go|sh|yaml|yml|toml|png|jpg|pdf|com|org|net|io)\b|\b\w*[a-z]_[a-z]\w*\b|\b[a-z]+[A-Z]\w*\b"
     r"|\b\w+\(\)|(?<!\w)--?[a-z][\w-]*\b|\b(?=\w*[A-Za-z])(?=\w*\d)(?!\d+(?:st|nd|rd|th|k|m|s|h|km|cm|mm|kg|g|l|ml|am|pm|gb|mb|"
-    r"kb|tb|ms|kw|w|v)\b)[A-Za-z]\w+\b",
+    r"kb|tb|ms|kw|w|v)\b)[A-Za-z]\w+\b|\b0x[\da-f]+\b|\b[A-Za-z]\w*(?:\+\+|#)(?!\w)",
     re.I,
 )
+_OPERATION = re.compile(  # what stands left of it, and right of it
+    r"(?<![\w.])([\w.]+|[)\]])[ \t]*(\*\*|//|==|!=|<=|>=|&&|\|\||[+*^=<>%×·÷≤≥≠])[ \t]*(?=(-?[\w.]+|[(\[]))"
+    r"|(?<![\w./-])(\w{1,3})[ \t]*([-/])[ \t]*(?=(\w{1,3})(?![\w/-]))"  # else it is a hyphen, a slash, a dash, a date
+)
+_SAME_OPERATOR = {"×": "*", "·": "*", "÷": "/", "≤": "<=", "≥": ">=", "≠": "!="}
+_MARK_OF_YES_OR_NO = re.compile("([✅✔☑👍])|[❌✘✖👎]")
 _CAMEL = re.compile(r"[a-z][A-Z]")
 _TOKEN = re.compile(rf"{_IDEOGRAPH.pattern}|(?:(?!{_IDEOGRAPH.pattern})[^\W_])+(?:['-][^\W_]+)*")
 _ITEM = r"(?:(?:a|an|the|some|one|my|your|ein|eine|un|une|una|le|la|el) )?[\w'-]+"
@@ -69,7 +76,7 @@ _FILLER = re.compile(
 _LEAD_IN = re.compile(
     r"^(?:sure|certainly|of course|absolutely|okay|ok|well|yes, of course|great question|i think(?: that)?|"
     r"i believe(?: that)?|in my opinion|basically|actually|in short|in summary|to sum up|overall|note that|"
-    r"the answer is|answer|here(?:'s| is)[^:.]{0,40}(?=:))(?:[,:!]\s+|\s+(?=that\b|[a-z]))",
+    r"the answer is|answer|here(?:'s| is)[^:.]{0,40}(?=:))(?:[,:!]\s+|\s+(?=that\b|[a-z\d]))",
     re.I,
 )
 _DAYS_AND_MONTHS = frozenset(
@@ -98,6 +105,9 @@ class Sentence:
 
 def difference(one: str, other: str, meaning: Meaning) -> str:
     """What two texts say differently, in a few words; "" where nothing was found."""
+    marks = [[bool(yes) for yes in _MARK_OF_YES_OR_NO.findall(text)] for text in (one, other)]
+    if marks[0] != marks[1] and len(marks[0]) == len(marks[1]):
+        return "the opposite mark"
     plain = [_plain(text) for text in (one, other)]
     (ones, said), (others, also_said) = (_sentences(text) for text in plain)
     if not ones and not others and said and also_said:  # nothing but fillers on both sides
@@ -130,8 +140,8 @@ class _Pair:
             (self._empty, self._numbers, self._identifiers, self._polarity, self._translation)
             if self.translated
             else (
-                self._empty, self._numbers, self._identifiers, self._names, self._answered, self._asked,
-                self._same_words, self._cut, self._versions, self._polarity, self._rest,
+                self._empty, self._numbers, self._identifiers, self._operators, self._names, self._answered,
+                self._asked, self._same_words, self._cut, self._versions, self._polarity, self._rest,
             )
         )  # fmt: skip
         for rule in rules:
@@ -151,7 +161,7 @@ class _Pair:
         first, second = self.languages[0] or self.language, self.languages[1] or self.language
         one, other = quantities(self.one, first), quantities(self.other, second)
         if missing := [*unmatched(one, other), *unmatched(other, one)]:
-            return f"a changed number: {missing[0].raw:g}"
+            return f"a changed number: {missing[0].raw:.16g}"
         return None
 
     def _identifiers(self) -> str | None:
@@ -168,13 +178,27 @@ class _Pair:
                     return f"a changed name: {found}"
         return None
 
+    def _operators(self) -> str | None:
+        """Whether another operator stands between the same two operands."""
+        one, other = (_operations(text) for text in (self.one, self.other))
+        for (left, right), operators in one.items():
+            others = other.get((left, right), operators)
+            if operators != others:
+                return f"another operator: {left} {' '.join(sorted(operators ^ others))} {right}"
+        return None
+
     def _names(self) -> str | None:
         if self.language == "de":  # where every noun has a capital
             return None
+        dated = [
+            any(q.dimension == "day of year" for q in quantities(t, self.language)) for t in (self.one, self.other)
+        ]
         sides = _names(self.ones), _names(self.others)
         words = [WORD.findall(text) for text in (self.one, self.other)]
         for names, those in ((sides[0], words[1]), (sides[1], words[0])):
             for name in names:
+                if all(dated) and is_month(name.casefold()):  # a date, which was compared
+                    continue
                 if not any(_same_name(name, word) for word in those) and not _initials(name, those):
                     return f"a changed name: {name}"
         return None
@@ -194,9 +218,12 @@ class _Pair:
         one, other = ([word for s in side for word in s.folded] for side in (self.ones, self.others))
         if one == other or self._numbers_aside(one) == self._numbers_aside(other):
             return ""
+        listed = [Counter(_lists(s) for s in side) for side in (self.ones, self.others)]
+        if listed[0] != listed[1] and (numbers := _exchanged_numbers(one, other)):
+            return f"numbers exchanged: {numbers}"
         if Counter(one) != Counter(other):
             return None
-        if Counter(_lists(s) for s in self.ones) == Counter(_lists(s) for s in self.others):
+        if listed[0] == listed[1]:
             if all(_lists(a) == _lists(b) for a, b in zip(self.ones, self.others, strict=True)):
                 return ""
             if all(s.step for s in (*self.ones, *self.others) if s.item) and any(s.step for s in self.ones):
@@ -340,7 +367,7 @@ def _plain(text: str) -> str:
     text = _RULE.sub("", text)
     text = _LINK.sub(r"\1 \2", text)
     text = _EMPHASIS.sub(lambda match: match[1] or match[2], _MARKUP.sub("", text))
-    return re.sub(r"[ \t]*\|[ \t]*", " ", text)
+    return re.sub(r"[ \t]*(?<!\|)\|(?!\|)[ \t]*", " ", text)
 
 
 _TYPES = str.maketrans(
@@ -431,8 +458,27 @@ def _places(words: Sequence[str]) -> dict[tuple[str, str], str]:
     return found
 
 
+def _operations(text: str) -> dict[tuple[str, str], frozenset[str]]:
+    """The operators that stand between each two operands."""
+    found: dict[tuple[str, str], frozenset[str]] = {}
+    for match in _OPERATION.finditer(text):
+        left, operator, right = (part for part in match.groups() if part is not None)
+        operands = left.casefold(), right.casefold().rstrip(".")
+        found[operands] = found.get(operands, frozenset()) | {_SAME_OPERATOR.get(operator, operator)}
+    return found
+
+
+def _exchanged_numbers(one: Sequence[str], other: Sequence[str]) -> str:
+    """The numbers that stand in another order among the same words; "" where that is not the difference."""
+    rests = [[word for word in words if not _numeral(word)] for words in (one, other)]
+    numbers = [[part for word in words if _numeral(word) for part in word.split("-")] for words in (one, other)]
+    exchanged = rests[0] == rests[1] and numbers[0] != numbers[1] and Counter(numbers[0]) == Counter(numbers[1])
+    return " ".join(numbers[0]) if exchanged else ""
+
+
 def _telling(found: str) -> bool:
-    return bool(re.search(r"[\d_/@.()]|^-", found) or _CAMEL.search(found))
+    letters = any(map(str.isalpha, found))  # else it is a number, which is compared as one
+    return letters and bool(re.search(r"[\d_/@.()+#]|^-", found) or _CAMEL.search(found))
 
 
 def _numeral(word: str) -> bool:
@@ -452,9 +498,18 @@ def _names(sentences: Sequence[Sentence]) -> list[str]:
             word = re.sub(r"['’]s$", "", match[0])
             starts = not before or before[-1] in ':"(“.!?[-'
             sure = not starts or word.isupper() or word.casefold() in _DAYS_AND_MONTHS - _ALSO_WORDS
-            if sure and len(word) > 1 and word.casefold() not in _NO_NAMES:
+            if len(word) == 1:
+                sure = _is_label(word, before, sentence.text[match.end() :])
+            if sure and word.casefold() not in _NO_NAMES:
                 found.append(word)
     return found
+
+
+def _is_label(letter: str, before: str, after: str) -> bool:
+    """Whether a capital letter is the name of something (option A, vitamin C), and no article and no initial."""
+    if re.match(r"\.\s*[A-Z]", after) or re.search(r"\b[A-Z]\.$", before):
+        return False
+    return bool(before.rstrip('("[')) and before[-1] not in ".!?:-" if re.match(r"\s+[a-z]", after) else True
 
 
 def _same_name(name: str, word: str) -> bool:

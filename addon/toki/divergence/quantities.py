@@ -8,10 +8,13 @@ import unicodedata
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 
 from toki.divergence.words import LIGHT
 from toki.divergence.words import ORDINALS
 from toki.divergence.words import number_words
+
+LONGEST = 300  # digits of a number that is told from its next; beyond that all are infinite
 
 _UNITS: dict[str, tuple[str, float]] = {
     alias: (dimension, factor)
@@ -101,7 +104,7 @@ _CLOCK = re.compile(
     r"(?<![\w.:])(?P<hour>[01]?\d|2[0-4])(?::(?P<minute>[0-5]\d)(?::[0-5]\d)?)?\s*(?P<half>[ap]\.?m\b\.?)?(?![\w:])",
     re.I,
 )
-_ISO_DATE = re.compile(r"(?<![\w.-])(\d{4})-(\d{1,2})-(\d{1,2})(?![\w-])")
+_ISO_DATE = re.compile(r"(?<![\w./-])(\d{4})[-/](\d{1,2})[-/](\d{1,2})(?![\w/-])")
 _DAY_MONTH = re.compile(
     rf"(?<![\w.,])(\d{{1,2}})(?:st|nd|rd|th|\.|º|er)?\s+(?:of\s+|de\s+)?({_MONTH})\b\.?(?:,?\s+(?:de\s+)?(\d{{4}}))?",
     re.I,
@@ -133,7 +136,7 @@ _WORDS = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*|\d+|[^\w\s]")
 class Quantity:
     """A number with its unit. `raw` as it was written, in `named` units; `value` in the base unit of `dimension`.
 
-    `light`: a word that is as much an article as a number.
+    Whole numbers are ints, however long. `light`: a word that is as much an article as a number.
     """
 
     value: float
@@ -145,8 +148,10 @@ class Quantity:
     def equals(self, other: Quantity) -> bool:
         """Whether both say the same. A unit that only one of them names is no contradiction."""
         if self.dimension == other.dimension:
+            if isinstance(self.value, int) and isinstance(other.value, int):
+                return self.value == other.value
             # Who converts units rounds.
-            return math.isclose(self.value, other.value, rel_tol=1e-9 if self._scale == other._scale else 0.006)
+            return math.isclose(self.value, other.value, rel_tol=1e-12 if self._scale == other._scale else 0.006)
         return self.raw == other.raw and "" in (self.dimension, other.dimension)
 
     @property
@@ -179,11 +184,23 @@ def is_unit(word: str) -> bool:
     return word in _UNITS
 
 
+def is_month(word: str) -> bool:
+    """Whether `word` (casefolded) names a month."""
+    return word in _MONTHS
+
+
 def _plain(value: float) -> Quantity:
+    value = _bounded(value)
     return Quantity(value, "", value)
 
 
+def _bounded(value: float) -> float:
+    """What words can make so large that no float holds it is infinite."""
+    return value if value < 10**LONGEST else math.inf
+
+
 def _with_unit(value: float, unit: str) -> Quantity:
+    value = _bounded(value)
     key = unit.strip()
     known = _UNITS.get(key) or _UNITS.get(key.casefold())
     if known is None:
@@ -220,10 +237,11 @@ def _clocks(text: str) -> Iterator[tuple[int, int, Quantity]]:
 
 
 def _dotted(text: str) -> Iterator[tuple[int, int, Quantity]]:
-    """Versions and addresses: equal only where each part is."""
+    """Versions and addresses: equal only where each part is, so that each is a dimension of its own."""
     for match in _DOTTED.finditer(text):
-        value = float(sum(int(part) * 1000.0**-place for place, part in enumerate(match[1].split("."))))
-        yield *match.span(), Quantity(value, "dotted", value)
+        parts = [part.lstrip("0") or "0" for part in match[1].split(".")]
+        value = float(".".join(parts[:2]))
+        yield *match.span(), Quantity(value, f"dotted {'.'.join(parts)}", value)
 
 
 def _digits(text: str, language: str) -> Iterator[tuple[int, int, Quantity]]:
@@ -249,10 +267,11 @@ def _value(digits: str, comma: bool) -> float:
     """The value of digits with separators, where `comma` is the decimal one or not."""
     digits = re.sub(r"[ \u00a0\u202f'’_]", "", digits)
     if not comma:
-        return float(digits.replace(",", ""))
-    if re.fullmatch(r"\d{1,3}(?:\.\d{3})+(?:,\d+)?", digits):
+        digits = digits.replace(",", "")
+    elif re.fullmatch(r"\d{1,3}(?:\.\d{3})+(?:,\d+)?", digits):
         digits = digits.replace(".", "")
-    return float(digits.replace(",", "."))
+    digits = digits.replace(",", ".")
+    return int(digits) if len(digits) <= LONGEST and digits.isdecimal() else float(digits)
 
 
 def _words(text: str, language: str) -> Iterator[tuple[int, Quantity]]:
@@ -268,7 +287,7 @@ def _words(text: str, language: str) -> Iterator[tuple[int, Quantity]]:
                 light = light and part in LIGHT
                 if part in small:
                     if current and not (current % 100 in range(20, 100, 10) and small[part] < 10) and current % 100:
-                        yield begun, Quantity(total + current, "", total + current, light=light)
+                        yield begun, replace(_plain(total + current), light=light)
                         total, current, begun, light = 0, 0, -1, part in LIGHT
                     current += small[part]
                 elif scales[part] == 100:
@@ -282,13 +301,13 @@ def _words(text: str, language: str) -> Iterator[tuple[int, Quantity]]:
             continue
         if begun >= 0:
             quantity = _with_unit(total + current, word)
-            yield begun, Quantity(quantity.value, quantity.dimension, quantity.raw, quantity.named, light)
+            yield begun, replace(quantity, light=light)
             total, current, light, begun = 0, 0, True, -1
         pending = ""
         if language == "en" and word in ORDINALS:
             yield match.start(), _plain(ORDINALS[word])
     if begun >= 0:
-        yield begun, Quantity(total + current, "", total + current, light=light)
+        yield begun, replace(_plain(total + current), light=light)
 
 
 def _chinese(text: str) -> Iterator[tuple[int, Quantity]]:
@@ -301,9 +320,9 @@ def _chinese(text: str) -> Iterator[tuple[int, Quantity]]:
                 section, digit = section + max(digit, 1) * scale, 0
             else:
                 total, section, digit = total + max(section + digit, 1) * scale, 0, 0
-        value = float(total + section + digit)
+        value = total + section + digit
         unit = re.match(
             r"\s*(公里|千米|米|公斤|千克|升|小时|分钟|分|秒|天|美元|欧元|円|時間|ユーロ)", text[match.end() :]
         )
         quantity = _with_unit(value, unit[1] if unit else "")
-        yield match.start(), Quantity(quantity.value, quantity.dimension, quantity.raw, quantity.named, value <= 1)
+        yield match.start(), replace(quantity, light=value <= 1)

@@ -208,6 +208,8 @@ def language_of(text: str) -> str:
     if script not in ("LATIN", "CYRILLIC") and count > 0.3 * total:
         return _SCRIPTS.get(script, script.lower())
     words = [word.casefold() for word in WORD.findall(text.replace("'", " ").replace("’", " "))]
+    if all(len(word) == 1 for word in words):  # the name of an option, a variable
+        return ""
     cyrillic = script == "CYRILLIC"
     if cyrillic:
         return "uk" if re.search("[іїєґ]", text.casefold()) else "ru"
