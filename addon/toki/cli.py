@@ -33,6 +33,7 @@ from toki.inspect.records import checked
 from toki.inspect.records import each
 from toki.inspect.records import findings
 from toki.inspect.records import own
+from toki.inspect.records import own_of_each
 from toki.inspect.records import requests
 from toki.inspect.records import working_set
 from toki.printable import printable
@@ -283,7 +284,9 @@ def advise(known: argparse.Namespace, _: Sequence[str]) -> int:
     except (OSError, ValueError) as error:
         raise CannotRun(f"--model {known.model}: {error}") from error
     try:
-        advice = advice_on.advise(requests(_database(known), known.since, known.latest), header, known.ctx)
+        path = _database(known)
+        rows = requests(path, known.since, known.latest)
+        advice = advice_on.advise(rows, header, known.ctx, own_of_each(path, known.since))
     except (Unreadable, ValueError) as error:
         raise CannotRun(str(error)) from error
     print(advice_on.as_json(advice) if known.json else advice_on.text(advice))

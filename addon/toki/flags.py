@@ -188,8 +188,13 @@ def process_flags(process: Path) -> ServerFlags:
 
     Nothing else of the process is kept: its key may be among its words.
     """
+    return parse_flags(command_line(process), environment(process))
+
+
+def environment(process: Path) -> dict[str, str]:
+    """The flags that it has from its environment, by the names of their variables."""
     pairs = (word.partition("=") for word in _words(process / "environ") if word.startswith("LLAMA_ARG_"))
-    return parse_flags(command_line(process), {name: value for name, _, value in pairs})
+    return {name: value for name, _, value in pairs}
 
 
 def command_line(process: Path) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,6 +106,66 @@ ANY = st.text(max_size=60) | st.lists(
     ),
     max_size=14,
 ).map(" ".join)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "why"),
+    [
+        ("Use `a + b`.", "Use `a - b`.", "operator"),
+        ("It holds if x > 5.", "It holds if x < 5.", "operator"),
+        ("Check a == b first.", "Check a != b first.", "operator"),
+        ("Use a && b here.", "Use a || b here.", "operator"),
+        ("The derivative is 2x + 3.", "The derivative is 2x - 3.", "operator"),
+        ("Set x-1 as the index.", "Set x+1 as the index.", "operator"),
+        ("It is x ≤ 3.", "It is x ≥ 3.", "operator"),
+        ("It is written in C++.", "It is written in C.", "C++"),
+        ("The mask is 0xff.", "The mask is 0xfe.", "0xf"),
+        ("| a | ✅ |\n| b | ❌ |", "| a | ❌ |\n| b | ✅ |", "mark"),
+        ("England won 2-1.", "England won 1-2.", "exchanged"),
+        ("The correct answer is A.", "The correct answer is B.", "name"),
+        ("The correct option is (C).", "The correct option is (D).", "name"),
+        ("Option A is better.", "Option C is better.", "name"),
+        ("Answer: C", "Answer: D", "name"),
+        ("The server is 192.168.0.1.", "The server is 192.168.0.2.", "number"),
+        ("Use 5.15.0.91.", "Use 5.15.0.92.", "number"),
+        ("It is 2147483647.", "It is 2147483648.", "number"),
+        ("Call 5551234567.", "Call 5551234568.", "number"),
+        ('{"id": 1234567890123456789012345678901}', '{"id": 1234567890123456789012345678902}', "JSON"),
+    ],
+)
+def test_a_sign_makes_a_difference(one: str, other: str, why: str) -> None:
+    found = verdict(one, other)
+    assert found.divergence is SUBSTANTIVE
+    assert why in found.reason
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("It came on 2024-01-05.", "It came on January 5, 2024."),
+        ("It was 2024-01-05.", "It was 2024/01/05."),
+        ("The answer is 42.", "42"),
+        ("It takes 10-20 minutes.", "It takes 10 to 20 minutes."),
+        ("The U.S. is big.", "The US is big."),
+        ("✅ Fast\n✅ Cheap", "- Fast\n- Cheap"),
+        ("2 × 3 = 6", "2 * 3 = 6"),
+        ("Use 2, 3 and 5.", "Use 5, 2 and 3."),
+        ("Note: A proxy helps.", "Note: a proxy helps."),
+        ("a -> b", "a → b"),
+        ('{"a": 1e1000000}', '{"a": 10e999999}'),
+    ],
+)
+def test_another_way_to_write_it_makes_none(one: str, other: str) -> None:
+    assert verdict(one, other).divergence is NOISE
+
+
+@pytest.mark.parametrize(
+    "text", ["\n" * 3000, "1.2." + "4" * 5000, "hundred " * 500, "一" * 600, "9" * 5000, "[" * 3000]
+)
+def test_odd_texts_have_a_verdict_in_time(text: str) -> None:
+    began = time.process_time()
+    verdict(f"The answer is yes. {text} x", f"The answer is surely yes. {text} x")
+    assert time.process_time() - began < 10
 
 
 @given(ANY, ANY)

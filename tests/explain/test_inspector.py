@@ -48,10 +48,12 @@ class Bench:
     def begin(self, key: int, text: str) -> None:
         self.inspector.begin(key, Asked(None, text, tokenize(text)))
 
-    def end(self, key: int, reused: int = 0, evaluated: int = 300, unread: bool = False) -> None:
+    def end(
+        self, key: int, reused: int = 0, evaluated: int = 300, unread: bool = False, action: Action = Action.PASSED
+    ) -> None:
         measured = Measured(prompt_tokens=reused + evaluated, reused=reused, evaluated=evaluated)
-        row = replace(ROW, key=key, at=ROW.at + 60 * key, reused=reused, evaluated=evaluated)
-        record = Record(key, 1, None, 0, None, None, None, Outcome.HIT, None, Action.PASSED, "", measured)
+        row = replace(ROW, key=key, at=ROW.at + 60 * key, reused=reused, evaluated=evaluated, action=action)
+        record = Record(key, 1, None, 0, None, None, None, Outcome.HIT, None, action, "", measured)
         self.inspector.conclude(row, record, unread, self.told.append)
 
 
@@ -84,6 +86,33 @@ async def test_the_explanations_that_are_kept_hold_no_prompts() -> None:
     assert len(bench.inspector.latest) == 8
     gc.collect()
     assert sum(isinstance(one, Prompt) for one in gc.get_objects()) <= bench.inspector.remembered[0]
+
+
+async def test_what_went_without_the_cache_was_not_lost() -> None:
+    text = f"It is 10:00:01.\n{words(300, 'text')}"
+    for cached, action, expected in (
+        (True, Action.PASSED, ["unexplained"]),
+        (False, Action.PASSED, []),
+        (True, Action.ISOLATED, []),
+    ):
+        bench = Bench()
+        bench.begin(1, text)
+        await bench.run()
+        bench.end(1)
+        bench.inspector.begin(2, Asked(None, text, tokenize(text), cached=cached))
+        await bench.run()
+        bench.end(2, action=action)
+        assert [finding.cause for finding in bench.told[1].findings] == expected
+
+
+async def test_prompts_of_other_owners_are_not_compared_with() -> None:
+    bench = Bench()
+    text = f"It is 10:00:01.\n{words(300, 'text')}"
+    for key, owner in enumerate(("one", "other", "one"), 1):
+        bench.inspector.begin(key, Asked(None, text, tokenize(text), owner=owner))
+        await bench.run()
+        bench.end(key)
+    assert [one.against for one in bench.told] == [None, None, 1]
 
 
 async def test_a_request_that_was_never_read_is_explained_by_its_figures() -> None:

@@ -24,6 +24,7 @@ from toki.inspect.advise import Setting
 from toki.inspect.advise import advise
 from toki.inspect.advise import predict
 from toki.inspect.advise import rules_of
+from toki.inspect.advise import text
 from toki.inspect.records import requests
 from toki.inspect.replay import replay
 from toki.inspect.trace import reconstruct
@@ -118,7 +119,7 @@ def test_flags_become_rules() -> None:
 
 
 def test_the_cheapest_of_the_best_is_advised() -> None:
-    advice = advise(chats(7, 80), None, None)
+    advice = advise(chats(7, 80), None, None, {})
     least = min(one.evaluated for one in advice.grid)
     assert advice.best.evaluated <= 1.02 * least
     better = [one for one in advice.grid if one.evaluated <= 1.02 * least]
@@ -126,7 +127,20 @@ def test_the_cheapest_of_the_best_is_advised() -> None:
     assert advice.worthwhile
     assert advice.assumed == "128 KiB of cache for a token and room in every slot"
     with pytest.raises(ValueError, match="no request was recorded"):
-        advise([], None, None)
+        advise([], None, None, {})
+
+
+def test_toki_s_own_requests_count_as_recorded() -> None:
+    rows = chats(7, 80)
+    plain, more = (advise(rows, None, None, own) for own in ({}, {rows[0].id: 700, rows[1].id: 60, 10**6: 5}))
+    assert more.recorded.evaluated == plain.recorded.evaluated + 760
+
+
+def test_a_server_that_refuses_prompts_is_no_advice() -> None:
+    advice = advise(chats(7, 80), None, 1000, {})
+    assert advice.best.refused > 0
+    assert not advice.worthwhile
+    assert text(advice).endswith(f" evaluated tokens, and {advice.best.refused} requests refused")
 
 
 @pytest.mark.slow

@@ -52,6 +52,11 @@ def server(words: str, slots: int = 4, n_ctx: int = 32_768, header: Header | Non
 GOOD = server("-m m.gguf -np 4 -c 131072 --cache-ram 32768")
 
 
+def test_flags_of_the_environment_are_part_of_the_command() -> None:
+    command = diagnose(replace(server("-m m.gguf -cram 0"), environment={"LLAMA_ARG_NO_MMAP": "1 2"})).command
+    assert command.startswith("LLAMA_ARG_NO_MMAP='1 2' llama-server ")
+
+
 def found(diagnosis: Diagnosis, what: str) -> str:
     """The one finding that starts so, whole."""
     lines = [str(finding) for finding in diagnosis.findings if finding.what.startswith(what)]
@@ -165,6 +170,9 @@ def test_context() -> None:
     small = diagnose(server("-np 4 -c 8192", n_ctx=2048))
     assert small.verdict is Verdict.IMPROVABLE
     assert flags_of(small.command).ctx == 4 * 32_768
+    shared = server("-np 16 -kvu --no-cache-idle-slots -c 65536", slots=16, n_ctx=65_536)
+    outgrown = diagnose(replace(shared, working=WorkingSet(99, 1, 66_000, 66_000)))
+    assert flags_of(outgrown.command).ctx == 82_944, "which all slots share"
     chats = diagnose(server("-np 4 -c 32768", n_ctx=8192))
     assert chats.verdict is Verdict.GOOD
     found(chats, "little context for coding agents")

@@ -154,10 +154,24 @@ def test_causes_are_summed_and_advised(path: Path) -> None:
         ("clock", 2, 1900, 1.5),
     ]
     assert [why.tokens for why in found.worst] == [9000, 1000, 900]
+    assert "1.5 s" in text(found)
     advice = [line for line in found.advice if line.startswith("clock, in 2 requests, 1,900 tokens in all (rewrite): ")]
     assert len(advice) == 1
     assert "1,000 tokens read again: a clock" in advice[0]
     assert not [line for line in found.advice if line.startswith("compaction")], "nothing would help"
+
+
+def test_a_time_that_is_not_known_is_none(path: Path) -> None:
+    add(path, replace(CLOCK, seconds=None))
+    found = of(path)
+    assert found.causes is not None
+    assert [one.seconds for one in found.causes] == [None]
+    assert "0 ms" not in text(found).split("Processed again")[1].split("Worst")[0]
+
+
+def test_rows_in_the_order_of_their_ends(tmp_path: Path) -> None:
+    found = of(write(tmp_path / "ends.db", [row(1, at=5000.0), row(2, at=2000.0)]))
+    assert (found.since, found.until) == (2000.0, 5000.0)
 
 
 def test_advice() -> None:

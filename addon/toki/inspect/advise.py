@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import asdict
 from dataclasses import dataclass
@@ -59,7 +60,8 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The recording itself. Lengths in tokens; `evaluated` is what the server told, of `told` requests."""
+    """The recording itself. Lengths in tokens; `evaluated` is what the server told, of `told` requests, with toki's own
+    for them."""
 
     requests: int
     unread: int
@@ -81,13 +83,14 @@ class Advice:
 
     @property
     def worthwhile(self) -> bool:
-        """Whether the best setting is predicted to evaluate much less than was evaluated."""
+        """Whether the best setting is predicted to evaluate much less than was evaluated, and to refuse nothing."""
         known_all = self.recorded.told == self.recorded.requests
-        return known_all and self.best.evaluated < (1 - WORTH) * self.recorded.evaluated
+        return known_all and not self.best.refused and self.best.evaluated < (1 - WORTH) * self.recorded.evaluated
 
 
-def advise(rows: Sequence[Request], header: Header | None, ctx: int | None) -> Advice:
-    """Replay `rows` on each server of the grid. `header`: the model's; `ctx`: tokens of all slots together.
+def advise(rows: Sequence[Request], header: Header | None, ctx: int | None, own: Mapping[int, int]) -> Advice:
+    """Replay `rows` on each server of the grid. `header`: the model's; `ctx`: tokens of all slots together; `own`: what
+    toki's own requests evaluated for a row, by its id.
 
     Raises ValueError where no row can be replayed.
     """
@@ -108,7 +111,7 @@ def advise(rows: Sequence[Request], header: Header | None, ctx: int | None) -> A
         left_out=trace.left_out,
         prompt_tokens=sum(step.prompt.length for step in trace.steps),
         told=len(told),
-        evaluated=sum(row.evaluated or 0 for row in told),
+        evaluated=sum((row.evaluated or 0) + own.get(row.id, 0) for row in told),
         bound=trace.bound,
     )
     return Advice(recorded, grid, best, " and ".join(assumed))
@@ -169,7 +172,9 @@ def text(advice: Advice) -> str:
         lines.append("")
     if any(one.refused for one in advice.grid):
         lines += ["* some prompts were too long for a slot's context, and are not counted", ""]
-    lines.append(f"least for its price: {advice.best.setting.flags}: {advice.best.evaluated:,} evaluated tokens")
+    refused = f", and {advice.best.refused:,} requests refused" if advice.best.refused else ""
+    least = f"{advice.best.setting.flags}: {advice.best.evaluated:,} evaluated tokens{refused}"
+    lines.append(f"least for its price: {least}")
     return "\n".join(lines)
 
 

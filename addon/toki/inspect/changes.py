@@ -22,6 +22,7 @@ from toki.inspect.outline import Span
 from toki.inspect.outline import Tool
 from toki.inspect.texts import common_prefix
 from toki.inspect.texts import common_suffix
+from toki.inspect.volatile import by_nothing_else
 from toki.inspect.volatile import volatile
 
 RESENT_MESSAGES = 3  # shared messages from which a request without the tools is the same talk again
@@ -217,7 +218,8 @@ def _changed(was: Message, now: Message, new: Outline, first: int) -> Cause:
     if _without_thinking(was.content).strip() == now.content.strip() != was.content.strip():
         return Cause.REASONING_DROPPED
     kind = volatile(was.content, now.content)
-    if kind is not None:
+    edited = kind in (Cause.COUNTER, Cause.ID) and not by_nothing_else(was.content, now.content)  # a file shown anew
+    if kind is not None and not edited:
         return kind
     taken = taken_out(was.content, now.content)
     if taken is not None and (_TAGGED.fullmatch(taken) or not _is_pruned(was, now)):

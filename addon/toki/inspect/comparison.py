@@ -43,12 +43,17 @@ Stretches = tuple[tuple[int, int], ...]  # from and to, counted from the first d
 
 @dataclass(frozen=True)
 class Prompt:
-    """One request's prompt. `text` is what the template made of it, "" where it can't be had, as with images."""
+    """One request's prompt. `text` is what the template made of it, "" where it can't be had, as with images.
+
+    `owner`: whose it is, where they are kept apart; `cached`: the client did not keep the server from its cache.
+    """
 
     key: int
     outline: Outline
     text: str = ""
     tokens: Tokens | None = None
+    owner: str = ""
+    cached: bool = True
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:

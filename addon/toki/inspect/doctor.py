@@ -91,6 +91,7 @@ class Facts:
     flags: ServerFlags | None = None
     source: str = ""  # where the flags come from, in the plural
     words: Sequence[str] = ()  # its command line behind the program's name
+    environment: Mapping[str, str] = field(default_factory=dict)  # flags that it has from there
     header: Header | None = None
     known: Known = field(default_factory=Known)
     unprobed: str = ""  # why no probes were sent
@@ -177,7 +178,12 @@ def _command(facts: Facts, change: Mapping[str, str | bool]) -> str:
     for number, word in enumerate(words[:-1]):
         if word in SECRETS:
             words[number + 1] = "SECRET"
-    return f"llama-server {' '.join(map(_quoted, changed(words, change)))}"
+    return " ".join([*map(_assigned, facts.environment.items()), "llama-server", *map(_quoted, changed(words, change))])
+
+
+def _assigned(variable: tuple[str, str]) -> str:
+    name, value = variable
+    return f"{name}={_quoted(value)}"
 
 
 def _quoted(word: str) -> str:
@@ -347,7 +353,7 @@ def context(facts: Facts) -> Iterator[Finding]:
     props, longest, rules = facts.props, facts.conversation, facts.rules
     assert props is not None
     wanted = ROOMY if longest is None else -(-longest * 5 // 4 // 1024) * 1024
-    change: dict[str, str | bool] = {"ctx": str(props.total_slots * wanted)}
+    change: dict[str, str | bool] = {"ctx": str(wanted if facts.shared else props.total_slots * wanted)}
     if rules is not None and (rules.clears or rules.n_slots == 1):  # which asks for other slots
         change = {"ctx": str(int(_split_slots(facts)["parallel"]) * wanted)}
     if longest is not None and longest >= props.n_ctx:

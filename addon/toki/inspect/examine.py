@@ -18,6 +18,7 @@ from requests.utils import should_bypass_proxies
 from toki import facts
 from toki.flags import ServerFlags
 from toki.flags import command_line
+from toki.flags import environment
 from toki.flags import local_process
 from toki.flags import parse_flags
 from toki.flags import process_flags
@@ -79,6 +80,7 @@ def _examine(
         return Facts(url=url, trouble=str(error))
     process = local_process(url)
     words: tuple[str, ...] = ()
+    set_before: dict[str, str] = {}
     flags: ServerFlags | None = None
     source = ""
     if model:
@@ -86,6 +88,7 @@ def _examine(
         flags, source = (parse_flags(words, {}), "the flags that the router names") if words else (None, "")
     elif process is not None:
         words, flags, source = tuple(command_line(process)), process_flags(process), "the flags of its process"
+        set_before = environment(process)
     header = facts.model_header(url, process, props.model)
     known = facts.known(props, flags, header)
     shows_slots, busy = _slots(backend, auth, props, model)
@@ -112,6 +115,7 @@ def _examine(
         flags=flags,
         source=source,
         words=words,
+        environment=set_before,
         header=header,
         known=known,
         unprobed=unprobed,

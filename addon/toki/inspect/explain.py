@@ -121,15 +121,19 @@ class Explainer:
         believed: Believed | None,
         *,
         unread: bool = False,
+        cached: bool = True,
         predicted: int | None = None,
         ran: tuple[float, float] | None = None,
     ) -> tuple[Finding, ...]:
         """What was found about a request that has ended, the costliest first. `unread`: it was given up before its
-        prompt was read; `predicted`: the reuse that was predicted for it; `ran`: from when till when, in seconds."""
+        prompt was read; `cached`: toki did not keep the server from its cache; `predicted`: the reuse that was
+        predicted for it; `ran`: from when till when, in seconds."""
         slot = measured.slot if measured.slot is not None else believed.slot if believed is not None else None
         now = Past(comparison.prompt.key, comparison.population, slot, unread, measured.reply_tokens, self._run, ran)
         if unread:
             findings = self._given_up(comparison, believed)
+        elif not (cached and comparison.prompt.cached):  # all of it was processed, and was to be
+            findings = []
         else:
             findings = self._findings(comparison, measured, believed, now, predicted)
         self._past[now.key] = now

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from toki.engine.events import Action
 from toki.engine.events import Believed
 from toki.engine.events import Outcome
 from toki.inspect.finding import Finding
@@ -40,6 +41,8 @@ class Explanation:
         if row.reused is None or row.evaluated is None:
             return "how much was reused is not known: the answer tells no figures"
         total = row.reused + row.evaluated
+        if row.action is Action.ISOLATED:
+            return f"all {total:,} tokens processed, without the cache, where another key's prompts are"
         if not row.reused:
             return f"all {total:,} tokens are new: nothing that the server has begins so"
         return f"{row.reused:,} of {total:,} tokens reused, {row.evaluated:,} new"

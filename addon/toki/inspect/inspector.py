@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 from typing import Protocol
 
+from toki.engine.events import Action
 from toki.engine.events import Record
 from toki.engine.tokens import Tokens
 from toki.inspect.comparison import Comparison
@@ -42,11 +43,13 @@ class Submit(Protocol):
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What was read of a request: its body in the chat shape (None: it has no messages), the prompt's whole text ("":
-    it can't be had) and tokens."""
+    it can't be had) and tokens; `owner` and `cached` as in Prompt."""
 
     chat: Mapping[str, Any] | None
     text: str = ""
     tokens: Tokens | None = None
+    owner: str = ""
+    cached: bool = True
 
 
 class Inspector:
@@ -127,6 +130,7 @@ class Inspector:
                     record.believed,
                     unread=unread,
                     predicted=record.predicted,
+                    cached=record.action is not Action.ISOLATED,
                     ran=(row.at + row.added_ms / 1000, row.at + row.total_ms / 1000),
                 )
         except Exception as error:
@@ -142,6 +146,6 @@ class Inspector:
 def _compare(key: int, asked: Asked, explainer: Explainer) -> Comparison:
     """In a worker thread."""
     outline = of_text(asked.text) if asked.chat is None else of_chat(asked.chat)
-    prompt = Prompt(key, outline, asked.text, asked.tokens)
+    prompt = Prompt(key, outline, asked.text, asked.tokens, asked.owner, asked.cached)
     assert prompt.memory >= 0  # worked out here, not on the event loop
-    return compare(prompt, explainer.memory.prompts)
+    return compare(prompt, [one for one in explainer.memory.prompts if one.prompt.owner == prompt.owner])

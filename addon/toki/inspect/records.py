@@ -168,6 +168,15 @@ def own(path: Path, since: float = 0.0) -> Own | None:
     return None if rows is None else Own(*rows[0])
 
 
+def own_of_each(path: Path, since: float = 0.0) -> dict[int, int]:
+    """Tokens that toki's own requests evaluated, by the row that they were sent for."""
+    query = f"""
+        SELECT own.request, CAST(total(own.evaluated) AS INTEGER) FROM own_requests AS own
+        JOIN requests ON requests.id = own.request
+        WHERE requests.at >= ? AND {_SOUND["int"].format("own.evaluated")} GROUP BY own.request"""
+    return dict(_rows_if_kept(path, query, since) or ())
+
+
 def findings(path: Path, since: float = 0.0) -> list[Why] | None:
     """What was found about rows from `since` on; None where the database is of a toki that did not keep it."""
     query = f"""

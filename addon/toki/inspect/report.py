@@ -64,13 +64,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One cause of re-processing. `seconds`: of the `requests` whose time is known; `example` is the costliest."""
+    """One cause of re-processing. `seconds`: of the `requests` whose time is known, None where it is of none; `example`
+    is the costliest."""
 
     cause: str
     place: str
     requests: int
     tokens: int
-    seconds: float
+    seconds: float | None
     remedy: str
     example: str
     request: int
@@ -148,7 +149,8 @@ def report(rows: Iterable[Request], own: Own | None, found: Sequence[Why] | None
     actions, endpoints, conversations = (defaultdict[str, _Tally](_Tally) for _ in range(3))
     added, first_byte = array("d"), array("d")
     for row in rows:
-        since, until = row.at if since is None else since, row.at
+        # Rows are in the order of their ends.
+        since, until = min(row.at, row.at if since is None else since), max(row.at, row.at if until is None else until)
         endpoint = f"{row.endpoint} {row.model}".rstrip(" ")
         for tally in (total, actions[row.action], endpoints[endpoint], conversations[str(row.conversation)]):
             tally.add(row)
@@ -190,6 +192,10 @@ def report(rows: Iterable[Request], own: Own | None, found: Sequence[Why] | None
     return replace(summed, advice=tuple(_advice(summed)))
 
 
+def _time(cause: Cause) -> str:
+    return "-" if cause.seconds is None else duration(cause.seconds)
+
+
 def _groups(tallies: Mapping[str, _Tally]) -> list[Group]:
     """Those that evaluated most come first."""
     ordered = sorted(tallies.items(), key=lambda one: -one[1].evaluated)
@@ -211,7 +217,8 @@ def _causes(found: Sequence[Why]) -> list[Cause]:
     causes = []
     for (cause, remedy), whys in groups.items():
         worst = max(whys, key=lambda why: why.tokens)
-        tokens, seconds = sum(why.tokens for why in whys), sum(why.seconds or 0.0 for why in whys)
+        tokens, times = sum(why.tokens for why in whys), [why.seconds for why in whys if why.seconds is not None]
+        seconds = sum(times) if times else None
         requests = len({why.request for why in whys})
         causes.append(Cause(cause, worst.place, requests, tokens, seconds, remedy, worst.verdict, worst.request))
     return sorted(causes, key=lambda one: -one.tokens)
@@ -337,7 +344,7 @@ def _tables(summed: Report) -> Iterator[_Table]:
         yield _Table("Processed again", ["why"], [["not kept by the toki that wrote this database"]])
     elif summed.causes:
         rows = [
-            [one.cause, one.place, f"{one.requests:,}", f"{one.tokens:,}", duration(one.seconds), one.remedy]
+            [one.cause, one.place, f"{one.requests:,}", f"{one.tokens:,}", _time(one), one.remedy]
             for one in summed.causes
         ]
         yield _Table("Processed again", ["cause", "place", "requests", "tokens", "time", "remedy"], rows, (0, 1, 5))

@@ -64,6 +64,12 @@ def volatile(was: str, now: str) -> Cause | None:
     return None
 
 
+def by_nothing_else(was: str, now: str) -> bool:
+    """Whether two texts differ by clocks, counters and ids alone, as far as they are looked at."""
+    place = max(0, common_prefix(was, now) - LONGEST)
+    return _covered(was[place : place + 2 * LONGEST]) == _covered(now[place : place + 2 * LONGEST])
+
+
 def _covered(line: str) -> str:
     return _ID.sub("\0", _NUMBER.sub("\0", _CLOCK.sub("\0", line)))
 

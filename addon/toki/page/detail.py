@@ -102,7 +102,7 @@ def _why(view: RequestView, base: str) -> Iterator[Html]:
             yield _finding(one, base, view.text)
     elif view.why:
         for why in view.why:
-            yield tag("article", *_cause(why, why.verdict.rpartition("; ")[2]), class_="finding")
+            yield tag("article", *_cause(why, why.verdict.partition("; ")[2]), class_="finding")
         yield note(GONE)
     else:
         yield note("Nothing that the server had was processed again, as far as toki can see.")
