@@ -394,6 +394,8 @@ class Upstream:
         for key, measured in list(self._over.items()):
             self._record(_unjudged(key, FAULT, measured))
         self._orphans |= self._open.keys()
+        for key in self._orphans:  # those that wait come to the new one
+            self._resume(key, None)
 
     def _record(self, record: Record) -> None:
         exchange = self._open.pop(record.key, None)

@@ -266,10 +266,12 @@ class Engine:
         flight.ask = event.ask
         if waiter is None and event.ask.tokens is not None:
             self._know(flight)
+        forked = self._forks.members
         held = self._hold(flight, event, waiter)
         if held:
             return [*commands, *held]
-        freed = self._waiters.free(self._forks.members) if not event.company else []
+        over = bool(forked) and not self._forks.members  # its members wait for nothing any more
+        freed = self._waiters.free(self._forks.members) if over or not event.company else []
         return [*commands, *freed, self._go_on(flight, event, MOST_PRIMERS)]
 
     def _hold(self, flight: Flight, event: Arrived, waiter: Waiter | None) -> list[Command]:
@@ -309,6 +311,8 @@ class Engine:
             return [*commands, *self._forks.primed(priming, event)]
         flight.trial = None
         slot = self._knowledge.slot(priming.primer.ask.client_slot)
+        if self._flights.latest != priming.primer.key:
+            slot = None  # what was released behind the primer may have taken it
         if priming.probes is not None:
             flight.primed = slot if self._flights else None
         else:
@@ -385,7 +389,7 @@ class Engine:
 
     def _know(self, flight: Flight) -> None:
         """The tokens of a request are known, or known to be unknowable."""
-        if flight.ask.tokens is not None and self._knowledge.cluttered:
+        if self._knowledge.cluttered:
             rooms = (self._flights, self._waiters, self._forks, self._course)
             self._knowledge.collect(held for room in rooms for held in room.holds())
         self._knowledge.read(flight)

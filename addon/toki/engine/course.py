@@ -138,7 +138,7 @@ class Course:
         for flight in self._flights:
             if flight.left is not None and at >= flight.left + flight.lingers:
                 self._cut_off(flight, *abandoned.kept(flight, self._knowledge.launch(flight)), at)
-                self._looks.unconfirmed = True
+                self._looks.unconfirmed_since = at
         for flight in self._flights:
             if not flight.read and flight.ended is not None and at > flight.ended + UNREAD:
                 flight.read = True
@@ -210,6 +210,8 @@ class Course:
         if isinstance(end, Gone) and end.sent:
             abandoned.leave(flight, at, end.shown, knowledge.launch(flight), knowledge.prices)
             surprised = True
+        elif isinstance(end, Gone) and flight.launched:  # it was taken to have launched, and never got there
+            self._cut_off(flight, *abandoned.kept(flight, knowledge.launch(flight)), at)
         else:
             self._flights.drop(flight)
             if isinstance(end, Answered) and flight.launched:
@@ -286,6 +288,9 @@ class Course:
 
     def _refused(self, flight: Flight, prompt: Held, at: float) -> None:
         """An error came instead of an answer. A prompt too long for a slot was launched all the same."""
+        leader = self._knowledge.belief
+        if leader is not None and prompt.length >= leader.rules.n_ctx:
+            self._looks.launched(flight.slots)
         for belief in self._knowledge.beliefs:
             if prompt.length >= belief.rules.n_ctx:
                 wishes = self._knowledge.wish(flight), self._knowledge.wish(flight, steered=False)

@@ -116,12 +116,13 @@ class Forks:
         active, flight = self._active, priming.flight
         assert active is not None
         arrived = replace(priming.event, at=event.at)
+        kept = self._flights.latest == priming.primer.key  # else another one may have taken the slot
         if priming.probes is not None:
-            return self._go_on(active, flight, arrived)
+            return self._go_on(active, flight, arrived) if kept else [self._waiters.wait(flight, event.at)]
         if event.measured is None:
             return self._send(active, flight, event.at, Action.PASSED, "a primer failed")
         active.done += 1
-        if active.slot is not None:
+        if active.slot is not None and kept:
             return self._go_on(active, flight, arrived)
         active.slot = event.measured.slot
         return [self._waiters.wait(flight, event.at)]
@@ -205,7 +206,8 @@ class Forks:
             if not kin or contents.lcp(prompt.place, active.head.place) < active.head.length:
                 return []
             active.members.add(flight.key)
-            if active.left:
+            belief = self._knowledge.belief
+            if active.left and belief is not None and active.planned < belief.rules.n_slots:
                 active.next_ones |= self._next_ones([flight], active.head.length)
                 heads = self._heads(flight, active.head.length, active.planned + 1, active.next_ones)
                 active.left += heads[active.planned :]

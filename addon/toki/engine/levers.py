@@ -1,7 +1,8 @@
 """Levers: the ways to steer a request that work on this server and keep what they promise.
 
 Not every endpoint honours `id_slot`, and not every build lets a slot be swapped. Each lever is tried before its first
-use, and one that does not bring what was predicted is dropped until it is shown right.
+use. One that is refused, or lands elsewhere, is dropped for good; one that does not bring what was predicted for as
+long as it takes a hundred requests to pass as predicted: then it may be used once more.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from toki.engine.events import Ask
 from toki.engine.flights import Flight
 
 ENOUGH = 3  # right or wrong predictions between an action that is used and one that is dropped
+AGAIN = 100  # requests that pass as predicted until one that was wrong too often is used again
 
 
 @dataclass(slots=True)
@@ -22,32 +24,41 @@ class Levers:
     """What was found out of them on one server."""
 
     score: dict[Action, int] = field(default_factory=dict)
+    broken: set[Action] = field(default_factory=set)  # those that the server has not
+    calm: int = 0  # requests that passed as predicted
     proven: set[Action] = field(default_factory=set)  # those that were tried out before their first use
     honoured: dict[str, bool] = field(default_factory=dict)  # endpoints that may ignore `id_slot`, where it was tried
 
     def usable(self, action: Action) -> bool:
-        return self.score.get(action, 0) > -ENOUGH
+        return action not in self.broken and self.score.get(action, 0) > -ENOUGH
 
     def untried(self, id_slot: int, n_slots: int) -> Action | None:
         """The lever that a slot id pulls, if it was never tried on this server."""
         lever = Action.PINNED if id_slot < n_slots else Action.SWAPPED
         return None if lever in self.proven else lever
 
-    def prove(self, lever: Action, works: bool) -> None:
-        """A lever was tried out at no cost."""
+    def prove(self, lever: Action, works: bool | None) -> None:
+        """A lever was tried out at no cost; None: the server did not answer, so that it is to be tried again."""
+        if works is None:
+            self.score[lever] = -ENOUGH
+            return
         self.proven.add(lever)
         if not works:
             self.drop(lever)
 
     def drop(self, action: Action) -> None:
         """It does not work here."""
-        self.score[action] = -ENOUGH
+        self.broken.add(action)
 
     def judge(self, action: Action, right: bool) -> None:
         """What was predicted of an action came true, or did not."""
+        now = self.score.get(action, 0)
         if action is not Action.PASSED:
-            now = self.score.get(action, 0)
             self.score[action] = min(ENOUGH, now + 1) if right else max(-ENOUGH, now - 2)
+        elif right:
+            self.calm += 1
+            if self.calm % AGAIN == 0:
+                self.score = {one: max(score, 1 - ENOUGH) for one, score in self.score.items()}
 
     # --- endpoints --------------------------------------------------------------------------------
 

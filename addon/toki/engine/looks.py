@@ -5,6 +5,8 @@ A look says how things were when it was asked for. What was released, began or e
 
 from __future__ import annotations
 
+from math import inf
+
 from toki.engine.events import Arrived
 from toki.engine.events import Looked
 from toki.engine.flights import Flight
@@ -12,6 +14,7 @@ from toki.engine.flights import Flights
 from toki.engine.trust import Belief
 
 FOREIGN_PAUSE = 60.0  # seconds without steering after traffic of others was seen on a server with a RAM cache
+UNCONFIRMED = 60.0  # seconds after which a request that is taken to have ended has, though no look has shown it
 
 
 class Looks:
@@ -19,7 +22,7 @@ class Looks:
 
     def __init__(self) -> None:
         self.changed_at = 0.0  # when something happened last that a look from before does not show
-        self.unconfirmed = False  # a request is taken to have ended that no look has shown to have
+        self.unconfirmed_since = -inf  # when a request was taken to have ended that no look has shown to have
         self._tasks: dict[int, int] | None = None  # slot -> task id at the last quiet look
         self._launches = 0  # of ours since then
         self._foreign_until = 0.0
@@ -32,6 +35,10 @@ class Looks:
         """Whether others were seen to use the server a short while ago."""
         return at < self._foreign_until
 
+    def unconfirmed(self, at: float) -> bool:
+        """Whether a request may still run that is taken to have ended. Where a server shows no slots no look tells."""
+        return at < self.unconfirmed_since + UNCONFIRMED
+
     def launched(self, slots: int) -> None:
         """A request of ours took so many slots."""
         self._launches += slots
@@ -42,10 +49,11 @@ class Looks:
         tasks = {view.id: view.task for view in event.slots}
         if self._tasks is not None:
             changed = sum(task != self._tasks.get(number) for number, task in tasks.items())
-            if (busy > taken and not self.unconfirmed) or changed > self._launches:
+            if (busy > taken and not self.unconfirmed(event.at)) or changed > self._launches:
                 self._foreign_until = event.at + FOREIGN_PAUSE
         self._tasks, self._launches = tasks, 0
-        self.unconfirmed = self.unconfirmed and busy > taken
+        if busy <= taken:
+            self.unconfirmed_since = -inf
         return busy <= taken
 
     def idle_slots(self, belief: Belief, flights: Flights, flight: Flight, event: Arrived) -> list[int]:
@@ -57,7 +65,7 @@ class Looks:
         idle = belief.base.slots.idle()
         if flight.primed is not None:
             return [number for number in idle if number == flight.primed]
-        if not flights and not self.unconfirmed:
+        if not flights and not self.unconfirmed(event.at):
             return idle  # a look may still show the last answer's slot as busy for a moment
         if event.slots is None or not self.fresh(event.looked_at):
             return []

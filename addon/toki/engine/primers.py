@@ -64,12 +64,11 @@ class Primers:
         primer, measured, levers = priming.primer, event.measured, self._knowledge.levers
         if priming.probes is not None:
             slot = self._knowledge.slot(primer.ask.client_slot)
-            levers.prove(priming.probes, measured is not None and measured.slot == slot)
+            levers.prove(priming.probes, None if measured is None else measured.slot == slot)
         elif measured is None:
             levers.judge(primer.decision.action, right=False)
-        if measured is not None or priming.probes is not None:
-            self._flights.place(primer, event.at)
         if measured is not None:
+            self._flights.place(primer, event.at)
             self._flights.end(primer, Answered(primer.key, event.at, 200, measured))
         else:
             self._flights.end(primer, Gone(primer.key, event.at, sent=priming.probes is None))

@@ -253,7 +253,11 @@ class Timeline:
         for key, slot in slots.items():
             if any(moment.step.key == key and _starts(moment) for moment in self._moments):
                 self._seen[key] = Seen(None, slot)
+        most = inf
         while (moments := list(self._moments)) and (wrong := self._contradictions(moments, 0)):
+            if len(wrong) >= most:
+                return  # what looks have set right since can't be replayed: no order is found to be better for ever
+            most = len(wrong)
             elsewhere = [n for n, one in enumerate(moments) if one.step.key in wrong & slots.keys() and _starts(one)]
             if not elsewhere:
                 return
@@ -280,7 +284,7 @@ class Timeline:
         Then it is put just before that one's launch."""
         moments = list(self._moments)
         place = next((n for n, moment in enumerate(moments) if moment.step.key == key), None)
-        if place is None:
+        if place is None or any(moment.step.key == end.key for moment in moments[place:]):  # launched behind it
             return False
         launch = moments[place]
         self._seen[key] = Seen(reused, None)
