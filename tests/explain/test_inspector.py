@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +30,7 @@ class Bench:
         self.waiting: list[tuple[Any, asyncio.Future[Any]]] = []
         self.complaints: list[BaseException] = []
         self.told: list[Explanation] = []
+        self.prompts: list[weakref.ref[Prompt]] = []
         self.inspector = Inspector(self._submit, self.complaints.append)
 
     def _submit(self, call: Any) -> asyncio.Future[Any]:
@@ -39,7 +41,10 @@ class Bench:
     async def run(self) -> None:
         for call, future in self.waiting:
             try:
-                future.set_result(call())
+                compared = call()
+                self.prompts.append(weakref.ref(compared.prompt))
+                future.set_result(compared)
+                del compared
             except Exception as error:
                 future.set_exception(error)
         self.waiting.clear()
@@ -85,7 +90,8 @@ async def test_the_explanations_that_are_kept_hold_no_prompts() -> None:
         bench.end(key)
     assert len(bench.inspector.latest) == 8
     gc.collect()
-    assert sum(isinstance(one, Prompt) for one in gc.get_objects()) <= bench.inspector.remembered[0]
+    assert len(bench.prompts) == 8
+    assert sum(prompt() is not None for prompt in bench.prompts) == bench.inspector.remembered[0] == 2
 
 
 async def test_what_went_without_the_cache_was_not_lost() -> None:
