@@ -125,6 +125,7 @@ FULL = (
     ),
     Block(model=("tiny window",), flags=("-np 4",), scenario=(SIBLINGS.name,)),
     Block(model=("Gemma 3",), flags=("-np 4",), scenario=(SIBLINGS.name,), at_once=(1,)),
+    Block(model=("Gemma 3",), flags=("default",), scenario=(DOCUMENT,), at_once=(4,), scale=2.0),
 )
 QUICK = (
     Block(flags=("default", "-np 4"), scenario=("shared-preamble", "big-with-sides"), at_once=(1,), scale=0.3),
