@@ -12,12 +12,15 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import fields
@@ -203,7 +206,7 @@ def start(
     log = CACHE / "logs" / f"llama-server-{port}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     command, environment = _command(runnable(model, build), flags, build, port)
-    with log.open("wb") as output:
+    with _uninterrupted(), log.open("wb") as output:
         process = subprocess.Popen(
             command,
             env=environment,
@@ -212,13 +215,32 @@ def start(
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is ours to handle
         )
-    server = LlamaServer(process, f"http://{HOST}:{port}{flags.api_prefix or ''}", build, log)
+        server = LlamaServer(process, f"http://{HOST}:{port}{flags.api_prefix or ''}", build, log)
     try:
         _wait_until_ready(server, flags.api_key, time.monotonic() + timeout)
     except BaseException:
         server.kill()
         raise
     return server
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """What SIGINT and SIGTERM do waits: a process that was just made would be nobody's, if they raised meanwhile."""
+    if threading.current_thread() is not threading.main_thread():  # they reach the main thread alone
+        yield
+        return
+    came: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda n, _: came.append(n)) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for one in came:
+            signal.raise_signal(one)
 
 
 def _command(model: Path, flags: Flags, build: Build, port: int) -> tuple[list[str], dict[str, str]]:

@@ -149,6 +149,35 @@ def test_ended_means_gone(build: Build, end: str) -> None:
             os.kill(server.pid, 0)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_middle_of_a_start_leaves_no_process(number: signal.Signals) -> None:
+    program = f"""
+import os, subprocess, sys, servers, signal
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+made = subprocess.Popen
+def interrupted(*given, **options):
+    process = made(*given, **options)
+    if options.get("stdout"):
+        print(process.pid, flush=True)
+        signal.raise_signal({int(number)})
+    return process
+servers.subprocess.Popen = interrupted
+servers.start(servers.tiny_model())
+"""
+    scripts = str(Path(__file__).resolve().parents[2] / "scripts")
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": scripts},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(done.stdout), 0)
+
+
 def test_a_failed_start_shows_the_log() -> None:
     with pytest.raises(RuntimeError, match=r"(?s)ended at its start.*no-such-model"):
         start(Path("no-such-model.gguf"))
