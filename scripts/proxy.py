@@ -24,6 +24,7 @@ from typing import Any
 from servers import HOST
 from servers import ROOT
 from servers import free_port
+from servers import uninterrupted
 
 ADDON = ROOT / "toki_addon.py"
 READY = "toki: starts afresh"  # toki's first words, once its script is loaded
@@ -65,7 +66,7 @@ def mitmdump(
         proxy_settings |= options or {}
         scripts = [*([script] if script else []), *beside]
         log = where / "mitmdump.log"
-        with log.open("wb") as output:
+        with uninterrupted(), log.open("wb") as output:
             process = subprocess.Popen(
                 command([f"reverse:{upstream}@{HOST}:{port}"], scripts, proxy_settings, program),
                 cwd=where,
@@ -75,7 +76,7 @@ def mitmdump(
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is ours to handle
             )
-        stack.callback(_end, process)
+            stack.callback(_end, process)
         stack.enter_context(_dies_with_us(process.pid))
         db = Path(proxy_settings.get("toki_db", where / "toki.db"))
         proxy = Proxy(f"http://{HOST}:{port}", process.pid, db, log)

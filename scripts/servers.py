@@ -206,7 +206,7 @@ def start(
     log = CACHE / "logs" / f"llama-server-{port}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     command, environment = _command(runnable(model, build), flags, build, port)
-    with _uninterrupted(), log.open("wb") as output:
+    with uninterrupted(), log.open("wb") as output:
         process = subprocess.Popen(
             command,
             env=environment,
@@ -225,7 +225,7 @@ def start(
 
 
 @contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
+def uninterrupted() -> Iterator[None]:
     """What SIGINT and SIGTERM do waits: a process that was just made would be nobody's, if they raised meanwhile."""
     if threading.current_thread() is not threading.main_thread():  # they reach the main thread alone
         yield

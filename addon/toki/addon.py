@@ -426,7 +426,7 @@ class Toki:
                 target.url,
                 backend,
                 self._settings,
-                partial(self._put, target.url),
+                partial(self._put, printable(target.url)),
                 self._executor,
                 self._complaints,
                 log=self._log,
@@ -435,7 +435,7 @@ class Toki:
 
     def _put(self, server: str, row: Row | Found | Check) -> None:
         assert self._store is not None
-        self._counters.count(printable(server), row)
+        self._counters.count(server, row)
         self._store.put(row)  # the one that is there when a request ends: `toki_db` may be another by then
 
 

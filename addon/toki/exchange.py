@@ -380,8 +380,7 @@ class Exchange:
             if self._earlier is not None and upstream.lets_go_on(self._earlier):
                 self._ask = replace(self._ask, unknown=ONWARD)
                 self._go.set()
-        cached = body.get("cache_prompt") is not False
-        self._asked = asked = replace(_asked(body, question), owner=self._owner, cached=cached)
+        self._asked = asked = replace(_asked(body, question), owner=self._owner, cached=question.cache_prompt)
         if isinstance(question.prompt, Unreadable):
             raise UnreadablePrompt(question.prompt.why)
         if self._released is None and not self._go.is_set():

@@ -8,13 +8,14 @@ happens once for each lever and server, since the lever is then dropped there.
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from dataclasses import field
 from http.client import HTTPConnection
 from http.client import HTTPSConnection
 from urllib.parse import urlsplit
+
+from toki.server import shut
 
 LONGEST = 64 * 2**20  # bytes of an answer
 PATIENCE = 24 * 3600.0  # seconds without a byte: as long as mitmproxy waits under toki
@@ -70,10 +71,8 @@ class Resend:
 
     def hang_up(self) -> None:
         self._over = True
-        connection = self._connection
-        if connection is not None and connection.sock is not None:
-            with contextlib.suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
+        if self._connection is not None:
+            shut(self._connection)
 
 
 def slots_at_fault(status: int, content: bytes | None) -> bool:

@@ -7,6 +7,7 @@ and size, its types are checked, and whatever is wrong with it becomes a ServerE
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import shlex
 import socket
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 from functools import lru_cache
+from threading import Lock
 from time import monotonic
 from typing import Any
 from urllib.parse import quote
@@ -27,7 +29,6 @@ import numpy.typing as npt
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool
-from urllib3 import HTTPSConnectionPool
 from urllib3 import disable_warnings
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ClosedPoolError
@@ -442,33 +443,38 @@ class _Adapter(HTTPAdapter):
 
     def __init__(self, **options: Any) -> None:
         self._opened: WeakSet[Any] = WeakSet()
+        self._lock = Lock()
         super().__init__(**options)
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
         super().init_poolmanager(*args, **options)
-        opened = self._opened
+        kinds = self.poolmanager.pool_classes_by_scheme
+        self.poolmanager.pool_classes_by_scheme = {scheme: self._noting(kind) for scheme, kind in kinds.items()}
 
-        class Plain(HTTPConnectionPool):
-            def _new_conn(self) -> Any:
-                connection = super()._new_conn()
-                opened.add(connection)
-                return connection
+    def _noting(self, kind: type[HTTPConnectionPool]) -> type[HTTPConnectionPool]:
+        """Pools whose connections are known here."""
 
-        class Secure(HTTPSConnectionPool):
-            def _new_conn(self) -> Any:
-                connection = super()._new_conn()
-                opened.add(connection)
-                return connection
+        def new(pool: HTTPConnectionPool) -> Any:
+            connection = kind._new_conn(pool)
+            with self._lock:
+                self._opened.add(connection)
+            return connection
 
-        self.poolmanager.pool_classes_by_scheme = {"http": Plain, "https": Secure}
+        return type(kind.__name__, (kind,), {"_new_conn": new})
 
     def hang_up(self) -> None:
         """End all calls, from any thread."""
-        for connection in list(self._opened):
-            sock = connection.sock
-            if sock is not None:
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            opened = list(self._opened)
+        for connection in opened:
+            shut(connection)
+
+
+def shut(connection: http.client.HTTPConnection) -> None:
+    """End what is under way on a connection, from any thread."""
+    if connection.sock is not None:
+        with contextlib.suppress(OSError):
+            connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 def _idle(pool: HTTPConnectionPool | None) -> list[HTTPConnection]:

@@ -58,10 +58,11 @@ def judged_aside(one: str, other: str) -> Divergence:
 
     Raises subprocess.SubprocessError where it fails, or takes longer than JUDGING.
     """
+    paths = [str(Path(__file__).parents[1]), *filter(None, sys.path)]  # it finds what was found here
     done = subprocess.run(
         [sys.executable, "-P", "-m", "toki.divergence"],
         input=json.dumps([one, other]),
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         check=True,
         encoding="utf-8",

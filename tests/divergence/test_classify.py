@@ -73,44 +73,6 @@ def test_white_space(one: str, other: str, expected: Divergence) -> None:
         ("1. Mix.\n2. Bake.", "1. Bake.\n2. Mix.", "order"),
         ("It will rain.", "It may rain.", "certainty"),
         ("He left.", "Er ist nicht gegangen und kommt nie wieder.", "negation"),
-    ],
-)
-def test_substantive(one: str, other: str, why: str) -> None:
-    found = verdict(one, other)
-    assert found.divergence is SUBSTANTIVE
-    assert why in found.reason
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("It costs 1,000 euros.", "It costs 1000 euros."),
-        ("It costs 1.000 Euro und das ist viel.", "Es kostet 1000 Euro und das ist viel."),
-        ("It takes two hours.", "It takes 2 hours."),
-        ("It's not open.", "It is not open."),
-        ("**Close** the lid!", "Close the lid."),
-        ("- tea\n- milk", "* milk\n* tea"),
-        ("Sure! The lid is closed.", "The lid is closed."),
-        ('{"a": 1, "b": [2]}', '{"b": [2.0], "a": 1}'),
-        ("x = 'a'  # why", 'x = "a"'),
-        ("Die Tür ist zu.", "The door is closed."),
-    ],
-)
-def test_cosmetic(one: str, other: str) -> None:
-    assert verdict(one, other) == Verdict(NOISE)
-
-
-ANY = st.text(max_size=60) | st.lists(
-    st.sampled_from(
-        ["The", "cat", "not", "5", "5,000", "km", "Anna", "{", '{"a": 1}', "```", "\n", ".", "- ", "def f():"]
-    ),
-    max_size=14,
-).map(" ".join)
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "why"),
-    [
         ("Use `a + b`.", "Use `a - b`.", "operator"),
         ("It holds if x > 5.", "It holds if x < 5.", "operator"),
         ("Check a == b first.", "Check a != b first.", "operator"),
@@ -133,7 +95,7 @@ ANY = st.text(max_size=60) | st.lists(
         ('{"id": 1234567890123456789012345678901}', '{"id": 1234567890123456789012345678902}', "JSON"),
     ],
 )
-def test_a_sign_makes_a_difference(one: str, other: str, why: str) -> None:
+def test_substantive(one: str, other: str, why: str) -> None:
     found = verdict(one, other)
     assert found.divergence is SUBSTANTIVE
     assert why in found.reason
@@ -142,6 +104,16 @@ def test_a_sign_makes_a_difference(one: str, other: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
+        ("It costs 1,000 euros.", "It costs 1000 euros."),
+        ("It costs 1.000 Euro und das ist viel.", "Es kostet 1000 Euro und das ist viel."),
+        ("It takes two hours.", "It takes 2 hours."),
+        ("It's not open.", "It is not open."),
+        ("**Close** the lid!", "Close the lid."),
+        ("- tea\n- milk", "* milk\n* tea"),
+        ("Sure! The lid is closed.", "The lid is closed."),
+        ('{"a": 1, "b": [2]}', '{"b": [2.0], "a": 1}'),
+        ("x = 'a'  # why", 'x = "a"'),
+        ("Die Tür ist zu.", "The door is closed."),
         ("It came on 2024-01-05.", "It came on January 5, 2024."),
         ("It was 2024-01-05.", "It was 2024/01/05."),
         ("The answer is 42.", "42"),
@@ -155,8 +127,16 @@ def test_a_sign_makes_a_difference(one: str, other: str, why: str) -> None:
         ('{"a": 1e1000000}', '{"a": 10e999999}'),
     ],
 )
-def test_another_way_to_write_it_makes_none(one: str, other: str) -> None:
-    assert verdict(one, other).divergence is NOISE
+def test_cosmetic(one: str, other: str) -> None:
+    assert verdict(one, other) == Verdict(NOISE)
+
+
+ANY = st.text(max_size=60) | st.lists(
+    st.sampled_from(
+        ["The", "cat", "not", "5", "5,000", "km", "Anna", "{", '{"a": 1}', "```", "\n", ".", "- ", "def f():"]
+    ),
+    max_size=14,
+).map(" ".join)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import cached_property
 
 from toki.divergence.meaning import Embedding
 from toki.divergence.meaning import Meaning
+from toki.divergence.quantities import Quantity
 from toki.divergence.quantities import is_month
 from toki.divergence.quantities import is_unit
 from toki.divergence.quantities import quantities
@@ -131,6 +133,11 @@ class _Pair:
         )
         self.language = self.languages[0] or self.languages[1] or "en"
 
+    @cached_property
+    def quantities(self) -> tuple[list[Quantity], list[Quantity]]:
+        one, other = (language or self.language for language in self.languages)
+        return quantities(self.one, one), quantities(self.other, other)
+
     @property
     def embedding(self) -> Embedding:
         return self.meaning.english if self.language == "en" else self.meaning.foreign
@@ -158,8 +165,7 @@ class _Pair:
         return None
 
     def _numbers(self) -> str | None:
-        first, second = self.languages[0] or self.language, self.languages[1] or self.language
-        one, other = quantities(self.one, first), quantities(self.other, second)
+        one, other = self.quantities
         if missing := [*unmatched(one, other), *unmatched(other, one)]:
             return f"a changed number: {missing[0].raw:.16g}"
         return None
@@ -190,9 +196,7 @@ class _Pair:
     def _names(self) -> str | None:
         if self.language == "de":  # where every noun has a capital
             return None
-        dated = [
-            any(q.dimension == "day of year" for q in quantities(t, self.language)) for t in (self.one, self.other)
-        ]
+        dated = [any(q.dimension == "day of year" for q in side) for side in self.quantities]
         sides = _names(self.ones), _names(self.others)
         words = [WORD.findall(text) for text in (self.one, self.other)]
         for names, those in ((sides[0], words[1]), (sides[1], words[0])):
@@ -233,7 +237,7 @@ class _Pair:
 
     def _numbers_aside(self, words: Sequence[str]) -> object:
         """What a text says beside its numbers; `words` itself where the numbers stand in another order."""
-        one, other = (quantities(text, self.language) for text in (self.one, self.other))
+        one, other = self.quantities
         if len(one) != len(other) or not all(a.equals(b) for a, b in zip(one, other, strict=True)):
             return id(words)
         small, scales = number_words(self.language)

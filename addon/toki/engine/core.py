@@ -310,9 +310,8 @@ class Engine:
         if self._forks.carries(flight):
             return [*commands, *self._forks.primed(priming, event)]
         flight.trial = None
-        slot = self._knowledge.slot(priming.primer.ask.client_slot)
-        if self._flights.latest != priming.primer.key:
-            slot = None  # what was released behind the primer may have taken it
+        followed = self._flights.followed(priming)
+        slot = None if followed else self._knowledge.slot(priming.primer.ask.client_slot)
         if priming.probes is not None:
             flight.primed = slot if self._flights else None
         else:

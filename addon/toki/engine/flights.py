@@ -182,6 +182,10 @@ class Flights:
         self.ended.clear()
         self._by_key[flight.key] = flight
 
+    def followed(self, priming: Priming) -> bool:
+        """Whether something was released behind a primer: that may have taken its slot."""
+        return self.latest != priming.primer.key
+
     def drop(self, flight: Flight) -> None:
         """The server is done with a request."""
         if self._by_key.get(flight.key) is flight:  # a further primer of the same request has the same key

@@ -116,7 +116,7 @@ class Forks:
         active, flight = self._active, priming.flight
         assert active is not None
         arrived = replace(priming.event, at=event.at)
-        kept = self._flights.latest == priming.primer.key  # else another one may have taken the slot
+        kept = not self._flights.followed(priming)
         if priming.probes is not None:
             return self._go_on(active, flight, arrived) if kept else [self._waiters.wait(flight, event.at)]
         if event.measured is None:

@@ -15,7 +15,7 @@ from toki.inspect.finding import Finding
 from toki.inspect.finding import what
 from toki.schema import Row
 
-MARKS = (":recycle:", ":new:")  # what toki marks flows with
+READ_AGAIN, ALL_NEW = MARKS = (":recycle:", ":new:")  # what toki marks flows with
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class Explanation:
     def mark(self) -> str:
         """How mitmproxy marks the flow: tokens were read again, none were reused, or "" where all is well."""
         if self.findings:
-            return MARKS[0]
-        return MARKS[1] if self.row.outcome is Outcome.MISS else ""
+            return READ_AGAIN
+        return ALL_NEW if self.row.outcome is Outcome.MISS else ""
 
     def as_data(self) -> dict[str, Any]:
         """Flat values for filters, and under "toki" what a view shows."""
